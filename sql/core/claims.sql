@@ -1,0 +1,139 @@
+-- What each leg claims of the timeline, for requests whose legs overlap or are out of order.
+-- grain: one row per request and claimed interval, path sweep only
+-- inputs: request_points, legs
+-- An outer leg's queue_or_prefill and decode count only where no engine leg covers the time, so that
+-- a client's early role chunk does not turn queueing into decode.
+-- request_key: identity of the request
+-- revision: [unix ns] settle pass that wrote the row
+-- prio: which claim wins an instant, lowest first
+-- phase: phase name
+-- sub_phase: sub-phase, '' if none
+-- start_unix_ns: [unix ns] start, clipped to the wall time
+-- end_unix_ns: [unix ns] end, clipped to the wall time
+-- src: provenance and field behind the interval, '' if none
+-- role: leg that claims it
+-- worker: worker of that leg, '' if none
+with p as (
+    select
+        request_key, revision, wall_start, wall_end, c_n, c_intended, c_send, c_first, c_first_src,
+        c_last, c_last_src, c_waiting, e_incomplete, g_n, g_recv, g_end, p_n, p_end, e_n,
+        in_first, en_first, in_last, is_pd,
+        coalesce(g_recv, in_first) as inner_at,
+        coalesce(e_recv, e_queued, e_scheduled, e_prefill_end, e_kv_start, e_first) as e_at,
+        coalesce(g_recv, p_recv, e_recv) as recv
+    from request_points
+    where path = 'sweep'
+),
+
+-- engine legs, with the phases their role gives the same boundaries
+e as (
+    select
+        l.request_key, l.revision, l.role, coalesce(l.worker, '') as worker,
+        case when l.engine = 'vllm' then 'frontend.engine_step_wait' else '' end as wait_sub,
+        l.recv_unix_ns as recv, l.queued_unix_ns as queued, l.scheduled_unix_ns as scheduled,
+        coalesce(l.prefill_end_unix_ns, l.first_token_unix_ns) as pre_end,
+        l.kv_start_unix_ns as kv_start, l.kv_end_unix_ns as kv_end,
+        l.first_token_unix_ns as first, l.last_token_unix_ns as last, l.leg_end_unix_ns as stop,
+        coalesce(l.scheduled_src, '') as scheduled_src,
+        coalesce(l.prefill_end_src, l.first_token_src, '') as pre_src,
+        coalesce(l.kv_end_src, '') as kv_src,
+        coalesce(l.last_token_src, '') as last_src
+    from legs as l
+    join p on l.request_key = p.request_key and l.revision = p.revision
+    where l.role in ('engine', 'prefill_engine', 'decode_engine')
+),
+
+c as (
+    select request_key, revision, 99 as prio, 'unexplained' as phase, '' as sub_phase,
+        wall_start as start_unix_ns, wall_end as end_unix_ns, '' as src, '' as role, '' as worker
+    from p
+    union all
+    select request_key, revision, 9, 'client_wait', '', c_intended, c_send,
+        'measured client send', 'client', ''
+    from p
+    union all
+    select request_key, revision, 8, 'network', '', c_send, inner_at,
+        'measured server arrival', 'client', ''
+    from p where recv is not null
+    union all
+    select request_key, revision, 8, 'network', '', in_last, wall_end,
+        coalesce(c_last_src, ''), 'client', ''
+    from p where recv is not null and c_n > 0
+    union all
+    select request_key, revision, 7, 'route', '', g_recv, en_first,
+        'measured engine arrival', 'gateway', ''
+    from p
+    union all
+    select request_key, revision, 7, 'route', '', in_last, g_end,
+        'measured span end', 'gateway', ''
+    from p
+    union all
+    select request_key, revision, 7, 'route', '', p_end, e_at, 'measured decode server arrival',
+        case when g_n > 0 then 'gateway' else 'decode_engine' end, ''
+    from p where p_n > 0
+    union all
+    -- the client's own view, where no engine leg covers the time
+    select request_key, revision, 4, 'queue_or_prefill', '',
+        case when g_recv > c_send then g_recv else c_send end,
+        coalesce(c_first, wall_end),
+        case when c_first is not null then coalesce(c_first_src, '')
+            else 'inferred no token before the client gave up' end, 'client', ''
+    from p where e_n + p_n = 0 and (c_first is not null or c_waiting = 1)
+    union all
+    select request_key, revision, 4, 'queue_or_prefill', '', in_last, c_first,
+        coalesce(c_first_src, ''), 'client', ''
+    from p where e_n + p_n > 0 and e_incomplete = 1
+    union all
+    select request_key, revision, 1, 'decode', '',
+        case when in_last > c_first then in_last else c_first end, wall_end,
+        coalesce(c_last_src, ''), 'client', ''
+    from p where c_first is not null and (e_n + p_n = 0 or e_incomplete = 1)
+    union all
+    select request_key, revision, 6, 'frontend', wait_sub, recv, queued,
+        'inferred arrival until queued', role, worker
+    from e
+    union all
+    select request_key, revision, 4, 'queue_or_prefill', '', coalesce(queued, recv), pre_end,
+        pre_src, role, worker
+    from e where scheduled is null
+    union all
+    select request_key, revision,
+        case when role = 'decode_engine' then 5 else 3 end,
+        case when role = 'decode_engine' then 'kv_transfer' else 'queue' end,
+        case when role = 'decode_engine' then 'kv_transfer.wait' else '' end,
+        queued, scheduled,
+        case when role = 'decode_engine' then 'inferred queue time of the decode server'
+            else scheduled_src end, role, worker
+    from e
+    union all
+    select request_key, revision,
+        case when role = 'decode_engine' then 5 else 2 end,
+        case when role = 'decode_engine' then 'kv_transfer' else 'prefill' end,
+        case when role = 'decode_engine' then 'kv_transfer.recompute' else '' end,
+        scheduled, pre_end,
+        case when role = 'decode_engine' then 'inferred prefill time of the decode server'
+            else pre_src end, role, worker
+    from e
+    union all
+    select request_key, revision, 5, 'kv_transfer', '', kv_start, kv_end, kv_src, role, worker
+    from e
+    union all
+    select request_key, revision, 1, 'decode', '', first, last, last_src, role, worker
+    from e where role <> 'prefill_engine'
+    union all
+    select request_key, revision, 6, 'frontend', '',
+        case when role = 'prefill_engine' then pre_end else last end, stop,
+        'measured span end', role, worker
+    from e
+)
+
+select
+    c.request_key, c.revision, c.prio, c.phase, c.sub_phase,
+    case when c.start_unix_ns < p.wall_start then p.wall_start else c.start_unix_ns end
+        as start_unix_ns,
+    case when c.end_unix_ns > p.wall_end then p.wall_end else c.end_unix_ns end as end_unix_ns,
+    c.src, c.role, c.worker
+from c
+join p on c.request_key = p.request_key and c.revision = p.revision
+where c.start_unix_ns < c.end_unix_ns
+    and c.start_unix_ns < p.wall_end and c.end_unix_ns > p.wall_start

@@ -1,0 +1,253 @@
+-- The boundary points of each request, gathered from its legs, and which way its timeline is cut.
+-- grain: one row per (request_key, revision)
+-- inputs: legs
+-- request_key: identity of the request
+-- revision: [unix ns] settle pass that wrote the row
+-- has_clock: 1 if times are unix times, 0 if they count from the request's start
+-- is_pd: 1 if a prefill and a decode server shared the request
+-- c_n: client legs
+-- c_intended: [unix ns] when the client meant to send
+-- c_send: [unix ns] when it sent
+-- c_first: [unix ns] first token at the client
+-- c_first_src: provenance and field of c_first
+-- c_kind: kind of c_first
+-- c_answer: [unix ns] first visible answer token at the client
+-- c_last: [unix ns] last token at the client
+-- c_last_src: provenance and field of c_last
+-- c_end: [unix ns] end of the client's call
+-- c_waiting: 1 if the client gave up a stream before any token came
+-- g_n: gateway and router legs
+-- g_recv: [unix ns] arrival at the outermost gateway
+-- g_end: [unix ns] end at the outermost gateway
+-- p_n: prefill-server legs
+-- p_recv: [unix ns] arrival at the prefill server
+-- p_queued: [unix ns] queued there
+-- p_scheduled: [unix ns] first scheduled there
+-- p_first: [unix ns] prefill done there
+-- p_end: [unix ns] end of its leg
+-- p_scheduled_src: provenance and field of p_scheduled
+-- p_first_src: provenance and field of p_first
+-- p_worker: prefill worker
+-- e_n: engine legs (the decode server's under P/D)
+-- e_recv: [unix ns] arrival at the engine
+-- e_queued: [unix ns] queued
+-- e_scheduled: [unix ns] first scheduled
+-- e_prefill_end: [unix ns] prefill done, where it is not the first token
+-- e_kv_start: [unix ns] KV transfer began
+-- e_kv_end: [unix ns] KV transfer ended
+-- e_first: [unix ns] first token
+-- e_last: [unix ns] last token
+-- e_end: [unix ns] end of the engine's leg
+-- e_scheduled_src: provenance and field of e_scheduled
+-- e_prefill_src: provenance and field of the end of prefill
+-- e_kv_src: provenance and field of e_kv_end
+-- e_last_src: provenance and field of e_last
+-- e_worker: worker of the engine leg
+-- step_wait: 1 if the engine stamps QUEUED only between steps (vLLM)
+-- e_incomplete: 1 if the client saw more tokens than the engine legs account for
+-- in_first: [unix ns] first point any server leg knows
+-- in_last: [unix ns] last point any engine leg knows
+-- wall_start: [unix ns] start of the wall time
+-- wall_end: [unix ns] end of the wall time
+-- path: cut (legs in sequence), client (a client alone), sweep (all else)
+with w as (
+    select
+        request_key, revision,
+        min(has_clock) as has_clock,
+        max(case when role = 'decode_engine' then 1 else 0 end) as is_pd,
+        sum(case when role = 'client' then 1 else 0 end) as c_n,
+        min(case when role = 'client' then intended_start_unix_ns end) as c_intended,
+        min(case when role = 'client' then send_unix_ns end) as c_send,
+        max(case when role = 'client' and first_token_src like 'measured%'
+            then first_token_unix_ns end) as c_first_measured,
+        max(case when role = 'client' and first_token_src like 'measured%'
+            then first_token_src end) as c_first_measured_src,
+        max(case when role = 'client' and first_token_src like 'measured%'
+            then ttft_kind end) as c_kind_measured,
+        max(case when role = 'client' then first_token_unix_ns end) as c_first_any,
+        max(case when role = 'client' then first_token_src end) as c_first_any_src,
+        max(case when role = 'client' then ttft_kind end) as c_kind_any,
+        max(case when role = 'client' then first_answer_unix_ns end) as c_answer,
+        max(case when role = 'client' and last_token_src like 'measured%'
+            then last_token_unix_ns end) as c_last_measured,
+        max(case when role = 'client' and last_token_src like 'measured%'
+            then last_token_src end) as c_last_measured_src,
+        max(case when role = 'client' then last_token_unix_ns end) as c_last_any,
+        max(case when role = 'client' then last_token_src end) as c_last_any_src,
+        max(case when role = 'client' then leg_end_unix_ns end) as c_end,
+        max(case when role = 'client' then output_tokens end) as c_output,
+        max(case when role = 'client' and status in ('aborted', 'timeout') and streaming = 1
+            then 1 else 0 end) as c_gave_up,
+        sum(case when role in ('gateway', 'router') then 1 else 0 end) as g_n,
+        min(case when role in ('gateway', 'router') then recv_unix_ns end) as g_recv,
+        max(case when role in ('gateway', 'router') then leg_end_unix_ns end) as g_end,
+        sum(case when role = 'prefill_engine' then 1 else 0 end) as p_n,
+        min(case when role = 'prefill_engine' then recv_unix_ns end) as p_recv,
+        min(case when role = 'prefill_engine' then queued_unix_ns end) as p_queued,
+        min(case when role = 'prefill_engine' then scheduled_unix_ns end) as p_scheduled,
+        max(case when role = 'prefill_engine'
+            then coalesce(prefill_end_unix_ns, first_token_unix_ns) end) as p_first,
+        max(case when role = 'prefill_engine'
+            then coalesce(leg_end_unix_ns, first_token_unix_ns) end) as p_end,
+        max(case when role = 'prefill_engine' then scheduled_src end) as p_scheduled_src,
+        max(case when role = 'prefill_engine'
+            then coalesce(prefill_end_src, first_token_src) end) as p_first_src,
+        max(case when role = 'prefill_engine' then worker end) as p_worker,
+        sum(case when role in ('engine', 'decode_engine') then 1 else 0 end) as e_n,
+        min(case when role in ('engine', 'decode_engine') then recv_unix_ns end) as e_recv,
+        max(case when role in ('engine', 'decode_engine') then recv_unix_ns end) as e_recv_max,
+        min(case when role in ('engine', 'decode_engine') then queued_unix_ns end) as e_queued,
+        max(case when role in ('engine', 'decode_engine') then queued_unix_ns end) as e_queued_max,
+        min(case when role in ('engine', 'decode_engine') then scheduled_unix_ns end) as e_scheduled,
+        max(case when role in ('engine', 'decode_engine') then scheduled_unix_ns end)
+            as e_scheduled_max,
+        min(case when role in ('engine', 'decode_engine') then prefill_end_unix_ns end)
+            as e_prefill_end,
+        max(case when role in ('engine', 'decode_engine') then prefill_end_unix_ns end)
+            as e_prefill_end_max,
+        min(case when role in ('engine', 'decode_engine') then kv_start_unix_ns end) as e_kv_start,
+        max(case when role in ('engine', 'decode_engine') then kv_start_unix_ns end)
+            as e_kv_start_max,
+        min(case when role in ('engine', 'decode_engine') then kv_end_unix_ns end) as e_kv_end,
+        max(case when role in ('engine', 'decode_engine') then kv_end_unix_ns end) as e_kv_end_max,
+        min(case when role in ('engine', 'decode_engine') then first_token_unix_ns end) as e_first,
+        max(case when role in ('engine', 'decode_engine') then first_token_unix_ns end)
+            as e_first_max,
+        min(case when role in ('engine', 'decode_engine') then last_token_unix_ns end) as e_last_min,
+        max(case when role in ('engine', 'decode_engine') then last_token_unix_ns end) as e_last,
+        max(case when role in ('engine', 'decode_engine') then leg_end_unix_ns end) as e_end,
+        max(case when role in ('engine', 'decode_engine') then scheduled_src end) as e_scheduled_src,
+        max(case when role in ('engine', 'decode_engine')
+            then coalesce(prefill_end_src, first_token_src) end) as e_prefill_src,
+        max(case when role in ('engine', 'decode_engine') then kv_end_src end) as e_kv_src,
+        max(case when role in ('engine', 'decode_engine') then last_token_src end) as e_last_src,
+        max(case when role in ('engine', 'decode_engine') then worker end) as e_worker,
+        max(case when role in ('engine', 'decode_engine') and leg_quarantine is not null
+            then 1 else 0 end) as e_bad,
+        -- which points a leg knows: legs that know different ones are not cut as if they were one
+        max(case when role in ('engine', 'decode_engine')
+            then (case when recv_unix_ns is null then 0 else 1 end)
+                + (case when queued_unix_ns is null then 0 else 2 end)
+                + (case when scheduled_unix_ns is null then 0 else 4 end)
+                + (case when prefill_end_unix_ns is null then 0 else 8 end)
+                + (case when kv_start_unix_ns is null then 0 else 16 end)
+                + (case when kv_end_unix_ns is null then 0 else 32 end)
+                + (case when first_token_unix_ns is null then 0 else 64 end)
+                + (case when last_token_unix_ns is null then 0 else 128 end) end)
+        - min(case when role in ('engine', 'decode_engine')
+            then (case when recv_unix_ns is null then 0 else 1 end)
+                + (case when queued_unix_ns is null then 0 else 2 end)
+                + (case when scheduled_unix_ns is null then 0 else 4 end)
+                + (case when prefill_end_unix_ns is null then 0 else 8 end)
+                + (case when kv_start_unix_ns is null then 0 else 16 end)
+                + (case when kv_end_unix_ns is null then 0 else 32 end)
+                + (case when first_token_unix_ns is null then 0 else 64 end)
+                + (case when last_token_unix_ns is null then 0 else 128 end) end) as e_shapes,
+        max(case when role in ('engine', 'decode_engine', 'prefill_engine') and engine = 'vllm'
+            then 1 else 0 end) as step_wait,
+        sum(case when role in ('engine', 'decode_engine') then output_tokens end) as e_output,
+        min(case when role in ('gateway', 'router', 'engine', 'prefill_engine', 'decode_engine')
+            then coalesce(recv_unix_ns, queued_unix_ns, scheduled_unix_ns, kv_start_unix_ns,
+                prefill_end_unix_ns, first_token_unix_ns) end) as in_first,
+        min(case when role in ('engine', 'prefill_engine', 'decode_engine')
+            then coalesce(recv_unix_ns, queued_unix_ns, scheduled_unix_ns, kv_start_unix_ns,
+                prefill_end_unix_ns, first_token_unix_ns) end) as en_first,
+        max(case when role in ('engine', 'prefill_engine', 'decode_engine')
+            then coalesce(last_token_unix_ns, first_token_unix_ns, kv_end_unix_ns,
+                prefill_end_unix_ns, scheduled_unix_ns, queued_unix_ns, recv_unix_ns) end) as in_last,
+        max(case when role in ('engine', 'prefill_engine', 'decode_engine')
+            then coalesce(leg_end_unix_ns, last_token_unix_ns) end) as in_end
+    from legs
+    group by request_key, revision
+),
+
+x as (
+    select
+        request_key, revision, has_clock, is_pd,
+        c_n, c_intended, c_send,
+        coalesce(c_first_measured, c_first_any) as c_first,
+        coalesce(c_first_measured_src, c_first_any_src) as c_first_src,
+        coalesce(c_kind_measured, c_kind_any) as c_kind,
+        c_answer,
+        coalesce(c_last_measured, c_last_any) as c_last,
+        coalesce(c_last_measured_src, c_last_any_src) as c_last_src,
+        c_end,
+        case when c_gave_up = 1 and c_first_any is null then 1 else 0 end as c_waiting,
+        g_n, g_recv, g_end,
+        p_n, p_recv, p_queued, p_scheduled, p_first, p_end, p_scheduled_src, p_first_src, p_worker,
+        e_n, e_recv, e_queued, e_scheduled, e_prefill_end, e_kv_start, e_kv_end, e_first, e_last,
+        e_end, e_scheduled_src, e_prefill_src, e_kv_src, e_last_src, e_worker, step_wait, e_bad,
+        case when c_output > e_output then 1 else 0 end as e_incomplete,
+        coalesce(e_shapes, 0)
+        + coalesce(e_recv_max - e_recv, 0) + coalesce(e_queued_max - e_queued, 0)
+        + coalesce(e_scheduled_max - e_scheduled, 0)
+        + coalesce(e_prefill_end_max - e_prefill_end, 0)
+        + coalesce(e_kv_start_max - e_kv_start, 0) + coalesce(e_kv_end_max - e_kv_end, 0)
+        + coalesce(e_first_max - e_first, 0) + coalesce(e_last - e_last_min, 0) as e_spread,
+        in_first, en_first, in_last, in_end,
+        case
+            when c_n > 0 then coalesce(c_intended, c_send, in_first, c_first, c_end)
+            else in_first
+        end as wall_start,
+        case
+            when c_n > 0 then coalesce(c_last_measured, c_last_any, c_end, e_last, in_end, g_end)
+            when e_n + p_n > 0 then coalesce(e_last, in_end, in_last)
+            else g_end
+        end as wall_end
+    from w
+),
+
+-- the chain of points a request in sequence passes, unknown ones taking the next one known
+o as (
+    select
+        request_key, revision,
+        coalesce(c_send, wall_start) as x1,
+        coalesce(g_recv, p_recv, e_recv, e_queued, e_scheduled, e_prefill_end, e_kv_start, e_first)
+            as x2,
+        coalesce(p_recv, e_recv, e_queued, e_scheduled, e_prefill_end, e_kv_start, e_first) as x3,
+        coalesce(e_recv, e_queued, e_scheduled, e_prefill_end, e_kv_start, e_first) as x4,
+        coalesce(e_queued, e_scheduled, e_prefill_end, e_kv_start, e_first) as x5,
+        coalesce(e_scheduled, e_prefill_end, e_kv_start, e_first) as x6,
+        coalesce(e_prefill_end, e_kv_start, e_first) as x7,
+        coalesce(e_kv_start, e_first) as x8,
+        coalesce(e_kv_end, e_first) as x9
+    from x
+)
+
+select
+    x.request_key, x.revision, x.has_clock, x.is_pd,
+    x.c_n, x.c_intended, x.c_send, x.c_first, x.c_first_src, x.c_kind, x.c_answer, x.c_last,
+    x.c_last_src, x.c_end, x.c_waiting,
+    x.g_n, x.g_recv, x.g_end,
+    x.p_n, x.p_recv, x.p_queued, x.p_scheduled, x.p_first, x.p_end, x.p_scheduled_src,
+    x.p_first_src, x.p_worker,
+    x.e_n, x.e_recv, x.e_queued, x.e_scheduled, x.e_prefill_end, x.e_kv_start, x.e_kv_end,
+    x.e_first, x.e_last, x.e_end, x.e_scheduled_src, x.e_prefill_src, x.e_kv_src, x.e_last_src,
+    x.e_worker, x.step_wait, x.e_incomplete, x.in_first, x.en_first, x.in_last,
+    x.wall_start,
+    case when x.wall_end > x.wall_start then x.wall_end else x.wall_start end as wall_end,
+    case
+        when x.e_n = 0 and x.p_n = 0 and x.g_n = 0 and x.c_n > 0
+            and x.c_send >= x.wall_start and x.c_send <= x.wall_end
+            and coalesce(x.c_first, x.c_send) >= x.c_send
+            and coalesce(x.c_first, x.wall_end) <= x.wall_end
+            then 'client'
+        when x.e_n > 0 and (x.c_n = 0 or x.c_send is not null)
+            and x.e_bad = 0 and x.e_spread = 0 and x.e_incomplete = 0
+            and x.e_first is not null and x.e_last is not null
+            and (x.e_kv_start is null
+                or (x.e_kv_end is not null and x.e_prefill_end is not null))
+            and (x.p_n = 0 or (
+                x.p_recv is not null and x.p_queued is not null and x.p_scheduled is not null
+                and x.p_first is not null and x.p_end is not null
+                and x.p_recv <= x.p_queued and x.p_queued <= x.p_scheduled
+                and x.p_scheduled <= x.p_first and x.p_first <= x.p_end and x.p_end <= o.x4))
+            and x.wall_start <= o.x1 and o.x1 <= o.x2 and o.x2 <= o.x3 and o.x3 <= o.x4
+            and o.x4 <= o.x5 and o.x5 <= o.x6 and o.x6 <= o.x7 and o.x7 <= o.x8 and o.x8 <= o.x9
+            and o.x9 <= x.e_first and x.e_first <= x.e_last and x.e_last <= x.wall_end
+            then 'cut'
+        else 'sweep'
+    end as path
+from x
+join o on x.request_key = o.request_key and x.revision = o.revision
+where x.wall_start is not null

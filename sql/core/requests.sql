@@ -1,0 +1,239 @@
+-- The request record: one generation, its sizes, its times and its phases.
+-- grain: one row per (request_key, revision)
+-- inputs: request_points, phases, legs, request_groups, gap_summary
+-- Columns and units are those of tracekit.lake.schema.REQUESTS, without the book-keeping of settling.
+-- sums are of integers, so that they do not depend on the order of rows
+with f as (
+    select
+        request_key, revision,
+        sum(case when phase = 'client_wait' then end_unix_ns - start_unix_ns else 0 end)
+            / 1e6 as client_wait_ms,
+        sum(case when phase = 'network' then end_unix_ns - start_unix_ns else 0 end)
+            / 1e6 as network_ms,
+        sum(case when phase = 'frontend' then end_unix_ns - start_unix_ns else 0 end)
+            / 1e6 as frontend_ms,
+        sum(case when phase = 'route' then end_unix_ns - start_unix_ns else 0 end)
+            / 1e6 as route_ms,
+        sum(case when phase = 'queue' then end_unix_ns - start_unix_ns else 0 end)
+            / 1e6 as queue_ms,
+        sum(case when phase = 'prefill' then end_unix_ns - start_unix_ns else 0 end)
+            / 1e6 as prefill_ms,
+        sum(case when phase = 'queue_or_prefill' then end_unix_ns - start_unix_ns else 0 end)
+            / 1e6 as queue_or_prefill_ms,
+        sum(case when phase = 'kv_transfer' then end_unix_ns - start_unix_ns else 0 end)
+            / 1e6 as kv_transfer_ms,
+        sum(case when phase = 'decode' then end_unix_ns - start_unix_ns else 0 end)
+            / 1e6 as decode_ms,
+        sum(case when phase = 'unexplained' then end_unix_ns - start_unix_ns else 0 end)
+            / 1e6 as unexplained_ms,
+        sum(case when sub_phase = 'frontend.engine_step_wait' then end_unix_ns - start_unix_ns else 0 end)
+            / 1e6 as engine_step_wait_ms,
+        sum(case when sub_phase = 'kv_transfer.wait' then end_unix_ns - start_unix_ns else 0 end)
+            / 1e6 as kv_transfer_wait_ms,
+        sum(case when sub_phase = 'kv_transfer.recompute' then end_unix_ns - start_unix_ns else 0 end)
+            / 1e6 as kv_transfer_recompute_ms
+    from phases
+    group by request_key, revision
+),
+
+l as (
+    select
+        request_key, revision,
+        max(case when role = 'client' then request_id end) as c_request_id,
+        max(norm_request_id) as norm_request_id,
+        min(case when source = 'request_log' then request_id end) as log_request_id,
+        max(request_id) as any_request_id,
+        max(case when role = 'client' then trace_id end) as c_trace_id,
+        max(trace_id) as any_trace_id,
+        max(case when source = 'request_log' then model end) as log_model,
+        max(case when role = 'client' then model end) as c_model,
+        max(model) as any_model,
+        max(provider) as provider,
+        max(case when role in ('engine', 'decode_engine', 'prefill_engine')
+            and engine is not null then engine end) as e_engine,
+        max(engine) as any_engine,
+        max(engine_version) as engine_version,
+        max(case when source = 'request_log' then route end) as log_route,
+        max(case when role = 'client' then route end) as c_route,
+        max(route) as any_route,
+        max(tenant) as tenant,
+        max(case when source = 'request_log' then worker end) as log_worker,
+        max(prefill_worker) as prefill_worker,
+        max(decode_worker) as decode_worker,
+        max(case when role in ('engine', 'decode_engine', 'prefill_engine') then input_tokens end)
+            as e_input,
+        max(input_tokens) as any_input,
+        max(cached_tokens) as cached_tokens,
+        max(cache_write_tokens) as cache_write_tokens,
+        sum(case when role in ('engine', 'decode_engine') then output_tokens end) as e_output,
+        max(case when role not in ('engine', 'decode_engine', 'prefill_engine')
+            then output_tokens end) as c_output,
+        max(reasoning_tokens) as reasoning_tokens,
+        max(case when tokens_source = 'server' then 1 else 0 end) as tokens_server,
+        max(case when tokens_source = 'client' then 1 else 0 end) as tokens_client,
+        max(case when tokens_source = 'estimated' then 1 else 0 end) as tokens_estimated,
+        max(streaming) as streaming,
+        sum(case when role = 'client' then 1 else 0 end) as c_n,
+        max(case when role = 'client' and status = 'aborted' then 1 else 0 end) as c_aborted,
+        max(case when role = 'client' and status = 'timeout' then 1 else 0 end) as c_timeout,
+        max(case when role = 'client' and status = 'error' then 1 else 0 end) as c_error,
+        max(case when role = 'client' and status = 'open' then 1 else 0 end) as c_open,
+        max(case when status = 'aborted' then 1 else 0 end) as any_aborted,
+        max(case when status = 'timeout' then 1 else 0 end) as any_timeout,
+        max(case when status = 'error' then 1 else 0 end) as any_error,
+        max(finish_reason) as finish_reason,
+        max(error) as error,
+        max(kv_bytes) as kv_bytes,
+        max(preemptions) as preemptions,
+        max(accepted_tokens_per_step) as accepted_tokens_per_step,
+        max(tpot_ms) as tpot_ms,
+        max(max_gap_ms) as max_gap_ms,
+        max(stall_ms) as stall_ms,
+        max(kv_hidden_ms) as kv_hidden_ms,
+        max(note) as note,
+        max(leg_quarantine) as leg_quarantine,
+        max(ingested_unix_ns) as ingested_unix_ns
+    from legs
+    group by request_key, revision
+),
+
+t as (
+    select
+        p.request_key, p.revision, p.has_clock, p.is_pd, p.wall_start, p.wall_end,
+        p.c_n, p.c_send, p.c_intended, p.c_first, p.c_last, p.c_kind, p.c_answer, p.c_last_src,
+        p.e_n, p.e_first, p.e_last, p.p_first, p.e_worker, p.p_worker, p.in_first,
+        -- which phases some leg could tell: the others are unknown, not zero
+        case when p.c_intended is not null then 1 else 0 end as knows_client_wait,
+        case when p.c_n > 0 and (p.g_recv is not null or p.p_recv is not null
+            or p.e_recv is not null) then 1 else 0 end as knows_network,
+        case when p.e_n + p.p_n > 0 and (p.g_n > 0 or p.p_n > 0) then 1 else 0 end as knows_route,
+        case when (p.e_recv is not null and p.e_queued is not null)
+            or (p.p_recv is not null and p.p_queued is not null) then 1 else 0 end as knows_frontend,
+        case when (p.is_pd = 0 and p.e_queued is not null and p.e_scheduled is not null)
+            or (p.p_queued is not null and p.p_scheduled is not null) then 1 else 0 end
+            as knows_queue,
+        case when (p.is_pd = 0 and p.e_scheduled is not null)
+            or p.p_scheduled is not null then 1 else 0 end as knows_prefill,
+        case when p.is_pd = 1 or p.e_kv_start is not null then 1 else 0 end as knows_kv,
+        case when (p.e_first is not null and p.e_last is not null)
+            or (p.e_n = 0 and p.c_first is not null) then 1 else 0 end as knows_decode,
+        -- a client's early role chunk is not a token: the engine's first token is later
+        case
+            when p.c_first is null then coalesce(p.e_first, p.p_first)
+            when p.c_kind = 'first_chunk' and p.e_first > p.c_first then p.e_first
+            else p.c_first
+        end as first_ns,
+        case
+            when p.c_first is null and coalesce(p.e_first, p.p_first) is not null then 'server'
+            when p.c_kind = 'first_chunk' and p.e_first > p.c_first then 'server'
+            else p.c_kind
+        end as kind,
+        case when p.c_n > 0 then p.c_last else p.e_last end as last_ns,
+        -- both ends of TPOT from one leg: the client's own stamps, else the engine's
+        case when p.c_last_src like 'measured%' and p.c_first is not null
+            and not (p.c_kind = 'first_chunk' and p.e_first > p.c_first)
+            then p.c_last - p.c_first
+            when p.e_first is not null and p.e_last is not null then p.e_last - p.e_first
+            when p.c_first is not null and p.c_last is not null then p.c_last - p.c_first
+        end as stream_ns
+    from request_points as p
+),
+
+o as (
+    select
+        l.request_key, l.revision,
+        case when l.e_output is null or l.c_output > l.e_output then l.c_output else l.e_output end
+            as output_tokens
+    from l
+)
+
+select
+    t.request_key, t.revision,
+    g.superseded_attempt,
+    t.has_clock,
+    g.choices, g.legs_count, g.leg_roles, g.sources,
+    case when t.has_clock = 1 then t.first_ns end as first_token_unix_ns,
+    case when t.has_clock = 1 then t.last_ns end as last_token_unix_ns,
+    case when f.engine_step_wait_ms > 0 then f.engine_step_wait_ms end as engine_step_wait_ms,
+    case when t.is_pd = 1 then f.kv_transfer_wait_ms end as kv_transfer_wait_ms,
+    case when t.is_pd = 1 then f.kv_transfer_recompute_ms end as kv_transfer_recompute_ms,
+    case when t.c_n > 0 and t.e_last is not null and t.wall_end >= t.e_last
+        then (t.wall_end - t.e_last) / 1e6 end as after_last_token_ms,
+    gap.chunk_count,
+    g.match_score,
+    l.engine_version,
+    coalesce(l.log_request_id, l.c_request_id, l.norm_request_id, l.any_request_id) as request_id,
+    coalesce(l.c_trace_id, l.any_trace_id) as trace_id,
+    g.attempt,
+    case when t.has_clock = 1 then coalesce(t.c_send, t.in_first, t.wall_start) end as start_unix_ns,
+    case when t.has_clock = 1 then t.c_intended end as intended_start_unix_ns,
+    case when t.has_clock = 1 then t.wall_end end as end_unix_ns,
+    coalesce(l.log_model, l.c_model, l.any_model) as model,
+    l.provider,
+    coalesce(l.e_engine, l.any_engine) as engine,
+    coalesce(l.log_route, l.c_route, l.any_route) as route,
+    l.tenant,
+    coalesce(t.e_worker, l.log_worker) as worker,
+    case when t.is_pd = 1 then coalesce(t.p_worker, l.prefill_worker) else l.prefill_worker end
+        as prefill_worker,
+    case when t.is_pd = 1 then coalesce(t.e_worker, l.decode_worker) else l.decode_worker end
+        as decode_worker,
+    coalesce(l.e_input, l.any_input) as input_tokens,
+    l.cached_tokens, l.cache_write_tokens,
+    o.output_tokens,
+    l.reasoning_tokens,
+    case when l.tokens_server = 1 then 'server' when l.tokens_client = 1 then 'client'
+        when l.tokens_estimated = 1 then 'estimated' end as tokens_source,
+    l.streaming,
+    case
+        when l.c_n > 0 then case when l.c_aborted = 1 then 'aborted' when l.c_timeout = 1
+            then 'timeout' when l.c_error = 1 then 'error' when l.c_open = 1 then 'open'
+            else 'ok' end
+        when l.any_aborted = 1 then 'aborted'
+        when l.any_timeout = 1 then 'timeout'
+        when l.any_error = 1 then 'error'
+        else 'ok'
+    end as status,
+    l.finish_reason, l.error,
+    case when t.first_ns >= t.wall_start then (t.first_ns - t.wall_start) / 1e6 end as ttft_ms,
+    case when t.first_ns >= t.wall_start then t.kind end as ttft_kind,
+    case when t.c_answer >= t.wall_start then (t.c_answer - t.wall_start) / 1e6 end as ttfa_ms,
+    case
+        when t.stream_ns >= 0 and g.choices > 0 and o.output_tokens > g.choices
+            then t.stream_ns / 1e6 / (o.output_tokens / cast(g.choices as double) - 1)
+        else l.tpot_ms
+    end as tpot_ms,
+    (t.wall_end - t.wall_start) / 1e6 as e2e_ms,
+    case when t.wall_end > t.wall_start
+        then o.output_tokens / ((t.wall_end - t.wall_start) / 1e9) end as tokens_per_s,
+    case when t.knows_client_wait = 1 or f.client_wait_ms > 0 then coalesce(f.client_wait_ms, 0) end as client_wait_ms,
+    case when t.knows_network = 1 or f.network_ms > 0 then coalesce(f.network_ms, 0) end as network_ms,
+    case when t.knows_frontend = 1 or f.frontend_ms > 0 then coalesce(f.frontend_ms, 0) end as frontend_ms,
+    case when t.knows_route = 1 or f.route_ms > 0 then coalesce(f.route_ms, 0) end as route_ms,
+    case when t.knows_queue = 1 or f.queue_ms > 0 then coalesce(f.queue_ms, 0) end as queue_ms,
+    case when t.knows_prefill = 1 or f.prefill_ms > 0 then coalesce(f.prefill_ms, 0) end as prefill_ms,
+    case when t.knows_kv = 1 or f.kv_transfer_ms > 0 then coalesce(f.kv_transfer_ms, 0) end as kv_transfer_ms,
+    case when t.knows_decode = 1 or f.decode_ms > 0 then coalesce(f.decode_ms, 0) end as decode_ms,
+    coalesce(f.unexplained_ms, 0) as unexplained_ms,
+    l.kv_bytes, l.preemptions, l.accepted_tokens_per_step,
+    coalesce(gap.max_gap_ms, l.max_gap_ms) as max_gap_ms,
+    coalesce(gap.stall_ms, l.stall_ms) as stall_ms,
+    case when t.wall_end > t.wall_start
+        then 1 - coalesce(f.unexplained_ms, 0) / ((t.wall_end - t.wall_start) / 1e6)
+    end as coverage,
+    case
+        when l.leg_quarantine is not null then l.leg_quarantine
+        when t.wall_end <= t.wall_start then 'no_wall_time'
+        when t.wall_end - t.wall_start > 86400000000000 then 'absurd_duration:e2e'
+        when l.any_input < 0 or o.output_tokens < 0 then 'negative_tokens'
+    end as quarantine_reason,
+    case when f.queue_or_prefill_ms > 0 then f.queue_or_prefill_ms end as queue_or_prefill_ms,
+    l.kv_hidden_ms,
+    l.note,
+    l.ingested_unix_ns
+from t
+join l on t.request_key = l.request_key and t.revision = l.revision
+join o on t.request_key = o.request_key and t.revision = o.revision
+join request_groups as g on t.request_key = g.request_key
+left join f on t.request_key = f.request_key and t.revision = f.revision
+left join gap_summary as gap on t.request_key = gap.request_key

@@ -1,0 +1,49 @@
+-- tracekit's own phase spans (`tracekit.phase` = queue, prefill, kv_transfer, decode) as legs.
+-- grain: one row per phase span; the matching merges those of one call.
+-- inputs: spans
+-- `tracekit.phase.source` says how the phase is known: measured (default), reported, inferred.
+with p as (
+    select
+        s.*,
+        coalesce(
+            nullif(json_extract_string(s.attributes, '$."tracekit.phase.source"'), ''), 'measured'
+        ) || ' tracekit.phase=' || s.tracekit_phase as src,
+        json_extract_string(s.attributes, '$."tracekit.worker"') as phase_worker,
+        try_cast(json_extract_string(s.attributes, '$."tracekit.kv_bytes"') as bigint) as phase_kv_bytes
+    from spans as s
+    where s.tracekit_phase in ('queue', 'prefill', 'kv_transfer', 'decode')
+)
+
+select
+    substr(md5(concat_ws('|', trace_id, span_id, service_name, service_instance_id, process_id,
+        process_rank)), 1, 24) as leg_id,
+    'engine' as role,
+    'tracekit' as source,
+    trace_id,
+    span_id,
+    parent_span_id,
+    service_name,
+    service_instance_id,
+    host_name,
+    coalesce(phase_worker, service_name) as worker,
+    case when status_code = 2 then 'error' else 'ok' end as status,
+    phase_kv_bytes as kv_bytes,
+    'server' as ttft_kind,
+    1 as has_clock,
+    case when tracekit_phase = 'queue' then start_unix_ns end as queued_unix_ns,
+    case when tracekit_phase = 'queue' then src end as queued_src,
+    case when tracekit_phase = 'queue' then end_unix_ns
+        when tracekit_phase = 'prefill' then start_unix_ns end as scheduled_unix_ns,
+    case when tracekit_phase in ('queue', 'prefill') then src end as scheduled_src,
+    case when tracekit_phase = 'prefill' then end_unix_ns end as prefill_end_unix_ns,
+    case when tracekit_phase = 'prefill' then src end as prefill_end_src,
+    case when tracekit_phase = 'kv_transfer' then start_unix_ns end as kv_start_unix_ns,
+    case when tracekit_phase = 'kv_transfer' then src end as kv_start_src,
+    case when tracekit_phase = 'kv_transfer' then end_unix_ns end as kv_end_unix_ns,
+    case when tracekit_phase = 'kv_transfer' then src end as kv_end_src,
+    case when tracekit_phase = 'decode' then start_unix_ns end as first_token_unix_ns,
+    case when tracekit_phase = 'decode' then src end as first_token_src,
+    case when tracekit_phase = 'decode' then end_unix_ns end as last_token_unix_ns,
+    case when tracekit_phase = 'decode' then src end as last_token_src,
+    ingested_unix_ns
+from p

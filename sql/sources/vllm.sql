@@ -1,0 +1,131 @@
+-- vLLM's `llm_request` spans as legs (V1 attribute names, and V0's, whose queue starts at arrival).
+-- grain: one row per span, that is per finished sequence (n > 1 gives n rows).
+-- inputs: spans
+-- The span is flat: phases are durations in seconds. They are placed backwards from the first token,
+-- because the whole residual (front end, waiting for the running engine step) lies before QUEUED.
+-- Negative or absurd durations (unset timestamps are 0.0 in the engine) quarantine the leg.
+with v as (
+    select
+        s.*,
+        json_extract_string(s.attributes, [
+            '$."gen_ai.latency.time_in_queue"',
+            '$."gen_ai.latency.time_in_model_prefill"',
+            '$."gen_ai.latency.time_in_model_decode"',
+            '$."gen_ai.latency.time_to_first_token"',
+            '$."gen_ai.latency.e2e"',
+            '$."gen_ai.usage.prompt_tokens"',
+            '$."gen_ai.usage.completion_tokens"',
+            '$."gen_ai.response.model"',
+            '$."gen_ai.usage.cached_tokens"'
+        ]) as a
+    from spans as s
+    where s.name = 'llm_request'
+),
+
+d as (
+    select
+        v.*,
+        (round(try_cast(a[1] as double) * 1e9))::bigint as queue_ns,
+        (round(try_cast(a[2] as double) * 1e9))::bigint as prefill_ns,
+        (round(try_cast(a[3] as double) * 1e9))::bigint as decode_ns,
+        (round(try_cast(a[4] as double) * 1e9))::bigint as ttft_ns,
+        (round(try_cast(a[5] as double) * 1e9))::bigint as e2e_ns,
+        coalesce(try_cast(a[6] as bigint), v.input_tokens) as prompt_tokens,
+        coalesce(try_cast(a[7] as bigint), v.output_tokens) as completion_tokens,
+        v.end_unix_ns - v.start_unix_ns as wall_ns
+    from v
+),
+
+q as (
+    select
+        d.*,
+        case
+            when queue_ns < 0 then 'negative_duration:queue'
+            when prefill_ns < 0 then 'negative_duration:prefill'
+            when decode_ns < 0 then 'negative_duration:decode'
+            when ttft_ns < 0 then 'negative_duration:ttft'
+            when e2e_ns < 0 then 'negative_duration:e2e'
+            when queue_ns > wall_ns + 1000000000 then 'absurd_duration:queue'
+            when prefill_ns > wall_ns + 1000000000 then 'absurd_duration:prefill'
+            when decode_ns > wall_ns + 1000000000 then 'absurd_duration:decode'
+            when ttft_ns > wall_ns + 1000000000 then 'absurd_duration:ttft'
+            when e2e_ns > wall_ns + 1000000000 then 'absurd_duration:e2e'
+        end as bad
+    from d
+),
+
+-- a quarantined leg keeps its wall time and loses its phases: they must not be believed
+b as (
+    select
+        q.*,
+        case when bad is null then start_unix_ns + ttft_ns end as first_ns,
+        case
+            when bad is null and prefill_ns is not null then start_unix_ns + ttft_ns - prefill_ns
+            when bad is null and queue_ns is not null then start_unix_ns + queue_ns
+        end as scheduled_ns,
+        case
+            when bad is not null then null
+            when prefill_ns is not null then start_unix_ns + ttft_ns - prefill_ns - queue_ns
+            when queue_ns is not null then start_unix_ns
+        end as queued_ns
+    from q
+)
+
+select
+    substr(md5(concat_ws('|', trace_id, span_id, service_name, service_instance_id, process_id,
+        process_rank)), 1, 24) as leg_id,
+    'engine' as role,
+    'vllm' as source,
+    trace_id,
+    span_id,
+    parent_span_id,
+    request_id,
+    regexp_replace(regexp_replace(request_id, '^cmpl-(.*)-\d+$', '\1'), '^(chatcmpl|cmpl)-', '')
+        as norm_request_id,
+    service_name,
+    service_instance_id,
+    host_name,
+    concat_ws('/', service_name, case
+        when length(service_instance_id) > 16 then substr(service_instance_id, 1, 8)
+        else service_instance_id
+    end) as worker,
+    coalesce(model, a[8]) as model,
+    'vllm' as engine,
+    json_extract_string(resource, '$."service.version"') as engine_version,
+    case when status_code = 2 then 'error' else 'ok' end as status,
+    case when status_code = 2 then coalesce(nullif(status_message, ''), 'error') end as error,
+    prompt_tokens as input_tokens,
+    try_cast(a[9] as bigint) as cached_tokens,
+    completion_tokens as output_tokens,
+    'server' as tokens_source,
+    'server' as ttft_kind,
+    1 as has_clock,
+    bad as leg_quarantine,
+    start_unix_ns as recv_unix_ns,
+    'measured span start' as recv_src,
+    queued_ns as queued_unix_ns,
+    case when queued_ns is not null
+        then 'reported gen_ai.latency.time_in_queue' end as queued_src,
+    scheduled_ns as scheduled_unix_ns,
+    case
+        when scheduled_ns is null then null
+        when prefill_ns is not null then 'reported gen_ai.latency.time_in_model_prefill'
+        else 'inferred gen_ai.latency.time_in_queue'
+    end as scheduled_src,
+    first_ns as first_token_unix_ns,
+    case when first_ns is not null
+        then 'reported gen_ai.latency.time_to_first_token' end as first_token_src,
+    case
+        when bad is not null then null
+        when e2e_ns is not null then start_unix_ns + e2e_ns
+        when decode_ns is not null then first_ns + decode_ns
+    end as last_token_unix_ns,
+    case
+        when bad is not null then null
+        when e2e_ns is not null then 'reported gen_ai.latency.e2e'
+        when decode_ns is not null then 'reported gen_ai.latency.time_in_model_decode'
+    end as last_token_src,
+    end_unix_ns as leg_end_unix_ns,
+    'measured span end' as leg_end_src,
+    ingested_unix_ns
+from b

@@ -1,0 +1,376 @@
+"""Raw rows → legs → requests, phases, token gaps, in one DuckDB connection.
+
+Owns the order of ``sql/sources``, the matching and ``sql/core``; decides nothing about time
+(what is ripe to settle is `settle`'s) and writes nothing to the lake.
+
+The connection must have the relations ``spans`` (raw spans, duplicates allowed) and
+``request_log``; afterwards it has the tables ``legs``, ``requests``, ``phases`` and
+``token_gaps`` with the lake's columns.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import duckdb
+import pyarrow as pa
+
+from tracekit.analysis._duck import one
+from tracekit.analysis.gaps import GapSummary, summarize
+from tracekit.analysis.match import Assignment, Group, LegFacts, match, needs_parents
+from tracekit.analysis.sqlfiles import CORE, SOURCES, load
+from tracekit.lake.schema import LEGS, PHASES_TABLE, REQUESTS, TABLES, TOKEN_GAPS
+
+DERIVED: Final = ("legs", "phases", "token_gaps", "requests")
+
+#: Columns of `legs` that the matching adds; the sources give the rest.
+_ADDED: Final = frozenset({"request_key", "revision", "match_score", "date"})
+
+#: Files that only requests with overlapping legs need.
+_SWEEP: Final = frozenset({"claims", "phases_sweep"})
+
+_DAY: Final = "strftime(make_timestamp({} // 1000), '%Y-%m-%d')"
+
+
+@dataclass(frozen=True)
+class Known:
+    """Request keys that settled legs already have: leg id → request key, key → its revision."""
+
+    key_of_leg: Mapping[str, str]
+    revision_of_key: Mapping[str, int]
+
+
+NOTHING_KNOWN: Final = Known({}, {})
+
+
+def derive(con: duckdb.DuckDBPyConnection, *, revision: int, known: Known = NOTHING_KNOWN) -> None:
+    """Build the four derived tables from ``spans`` and ``request_log`` in ``con``.
+
+    ``revision`` [unix ns] marks the rows. With ``known``, only requests that hold at least one leg
+    which is not yet settled are kept, under their settled key, as a revision of it; keys that
+    turn out to be part of another request get a row with ``merged_into``.
+    """
+    load_legs(con)
+    assignments, groups = _match(con)
+    assignments, groups, merged = _keep_keys(assignments, groups, known)
+    _register(con, "leg_request", _assignment_table(assignments))
+    _register(con, "request_groups", _group_table(groups))
+    _build_legs(con, revision)
+    _build_gaps(con, revision)
+    for name in CORE:
+        query = _rebound(name)
+        if (
+            name in _SWEEP
+            and not one(con, "select count(*) from core_request_points where path = 'sweep'")[0]
+        ):
+            # plan the shape, run nothing: nearly all requests have their legs in sequence
+            query = f"select * from ({query}) limit 0"
+        con.execute(f"create or replace temp table core_{name} as {query}")
+    _build_phases(con)
+    _build_requests(con, known, merged, revision)
+
+
+def load_legs(con: duckdb.DuckDBPyConnection) -> None:
+    """``leg_rows``: every source's legs of ``spans`` and ``request_log``, duplicates removed."""
+    # most derivations see no log rows: planning that source would cost more than running the rest
+    any_log = one(con, "select count(*) from (from request_log limit 1)")[0]
+    sources = [s for s in SOURCES if any_log or s != "request_log"]
+    union = "\nunion all by name\n".join(f"({load('sources', s).body}\n)" for s in sources)
+    wanted = ", ".join(
+        f'try_cast("{c.name}" as {c.type}) as "{c.name}"'
+        for c in LEGS.columns
+        if c.name not in _ADDED
+    )
+    shape = ", ".join(f'null::{c.type} as "{c.name}"' for c in LEGS.columns if c.name not in _ADDED)
+    con.execute(
+        f"""
+        create or replace temp table leg_rows as
+        with u as (
+            (select {shape} where false)
+            union all by name
+            {union}
+        )
+        select {wanted} from u
+        """
+    )
+    rows, distinct = one(con, "select count(*), count(distinct leg_id) from leg_rows")
+    if rows != distinct:
+        # duplicates are rare, and a window over every column is not cheap
+        con.execute(
+            "create or replace temp table leg_rows as select * from leg_rows "
+            "qualify row_number() over (partition by leg_id order by ingested_unix_ns) = 1"
+        )
+
+
+def _columns(con: duckdb.DuckDBPyConnection, query: str) -> list[list[object]]:
+    """Columns of a result as Python lists: an order of magnitude cheaper than rows of tuples."""
+    table = con.sql(query).to_arrow_table()
+    return [column.to_pylist() for column in table.columns]
+
+
+def leg_facts(con: duckdb.DuckDBPyConnection) -> list[LegFacts]:
+    """What the matching needs of ``leg_rows``."""
+    columns = _columns(
+        con,
+        """
+        select leg_id, role, source, trace_id, span_id, parent_span_id, norm_request_id,
+            concat_ws('|', service_name, service_instance_id, host_name) as instance,
+            input_tokens, output_tokens,
+            coalesce(recv_unix_ns, send_unix_ns, queued_unix_ns, scheduled_unix_ns,
+                kv_start_unix_ns, first_token_unix_ns) as start_ns,
+            coalesce(leg_end_unix_ns, last_token_unix_ns, kv_end_unix_ns, prefill_end_unix_ns,
+                scheduled_unix_ns) as end_ns,
+            has_clock
+        from leg_rows
+        """,
+    )
+    return [LegFacts(*row) for row in zip(*columns, strict=True)]
+
+
+def _match(con: duckdb.DuckDBPyConnection) -> tuple[list[Assignment], list[Group]]:
+    legs = leg_facts(con)
+    crowded = needs_parents(legs)
+    parents: dict[str, dict[str, str | None]] = defaultdict(dict)
+    if crowded:
+        _register(con, "crowded_traces", pa.table({"trace_id": pa.array(crowded, pa.string())}))
+        for trace_id, span_id, parent in zip(
+            *_columns(
+                con,
+                "select trace_id, span_id, parent_span_id from spans "
+                "where trace_id in (select trace_id from crowded_traces)",
+            ),
+            strict=True,
+        ):
+            parents[str(trace_id)][str(span_id)] = None if parent is None else str(parent)
+    return match(legs, parents)
+
+
+def _keep_keys(
+    assignments: list[Assignment], groups: list[Group], known: Known
+) -> tuple[list[Assignment], list[Group], dict[str, str]]:
+    """Requests with a settled leg keep its key; unchanged ones go; lost keys are merged."""
+    if not known.key_of_leg:
+        return assignments, groups, {}
+    legs_of: dict[str, list[str]] = defaultdict(list)
+    for row in assignments:
+        legs_of[row.request_key].append(row.leg_id)
+    rename: dict[str, str | None] = {}
+    taken: set[str] = set()
+    merged: dict[str, str] = {}
+    for group in groups:
+        legs = legs_of[group.request_key]
+        old = sorted({known.key_of_leg[leg] for leg in legs if leg in known.key_of_leg})
+        if old and all(leg in known.key_of_leg for leg in legs) and len(old) == 1:
+            rename[group.request_key] = None
+            taken.add(old[0])
+        else:
+            # a settled request that split (its legs turn out to be two calls) leaves its key to one
+            free = [key for key in old if key not in taken]
+            rename[group.request_key] = free[0] if free else group.request_key
+            taken.update(free[:1])
+            for lost in free[1:]:
+                merged[lost] = rename[group.request_key] or group.request_key
+    kept = [
+        row._replace(request_key=key)
+        for row in assignments
+        if (key := rename[row.request_key]) is not None
+    ]
+    return (
+        kept,
+        [
+            group._replace(request_key=key)
+            for group in groups
+            if (key := rename[group.request_key]) is not None
+        ],
+        {lost: into for lost, into in merged.items() if lost not in taken},
+    )
+
+
+def _register(con: duckdb.DuckDBPyConnection, name: str, table: pa.Table) -> None:
+    """A temp table of its own: DuckDB plans better with it and the Arrow memory goes."""
+    con.register("incoming", table)
+    con.execute(f"create or replace temp table {name} as select * from incoming")
+    con.unregister("incoming")
+
+
+def _assignment_table(rows: Iterable[Assignment]) -> pa.Table:
+    rows = list(rows)
+    return pa.table(
+        {
+            "leg_id": pa.array([r.leg_id for r in rows], pa.string()),
+            "request_key": pa.array([r.request_key for r in rows], pa.string()),
+            "role": pa.array([r.role for r in rows], pa.string()),
+            "match_score": pa.array([r.match_score for r in rows], pa.float64()),
+        }
+    )
+
+
+def _group_table(groups: Iterable[Group]) -> pa.Table:
+    rows = list(groups)
+    ints = ("attempt", "superseded_attempt", "choices", "legs_count")
+    types = {
+        f: pa.int32() if f in ints else pa.float64() if f == "match_score" else pa.string()
+        for f in Group._fields
+    }
+    return pa.table({f: pa.array([getattr(r, f) for r in rows], t) for f, t in types.items()})
+
+
+def _build_legs(con: duckdb.DuckDBPyConnection, revision: int) -> None:
+    columns = ", ".join(
+        {
+            "request_key": "m.request_key",
+            "revision": f"{revision}::bigint as revision",
+            "role": "m.role",
+            "match_score": "m.match_score",
+            "date": "null::varchar as date",
+        }.get(c.name, f'r."{c.name}"')
+        for c in LEGS.columns
+    )
+    con.execute(
+        f"create or replace temp table legs as select {columns} "
+        "from leg_rows as r join leg_request as m on r.leg_id = m.leg_id"
+    )
+
+
+def _build_gaps(con: duckdb.DuckDBPyConnection, revision: int) -> None:
+    """``token_gaps`` and ``gap_summary`` from the packed chunk strings, richest stream first."""
+    best: dict[str, tuple[GapSummary, int]] = {}
+    keys, texts, bases = _columns(
+        con,
+        "select request_key, chunk_times, coalesce(send_unix_ns, recv_unix_ns, 0) from legs "
+        "where chunk_times is not null order by request_key, leg_id",
+    )
+    for key, text, base in zip(keys, texts, bases, strict=True):
+        summary = summarize(str(text))
+        if summary is None:
+            continue
+        held = best.get(str(key))
+        if held is None or summary.chunk_count > held[0].chunk_count:
+            best[str(key)] = (summary, int(base))  # type: ignore[call-overload]
+    gaps: dict[str, list[object]] = {c.name: [] for c in TOKEN_GAPS.columns}
+    summaries: dict[str, list[object]] = {
+        name: [] for name in ("request_key", "chunk_count", "max_gap_ms", "stall_ms")
+    }
+    for request_key, (summary, send_ns) in best.items():
+        summaries["request_key"].append(request_key)
+        summaries["chunk_count"].append(summary.chunk_count)
+        known = summary.max_gap_us is not None
+        summaries["max_gap_ms"].append((summary.max_gap_us or 0) / 1e3 if known else None)
+        summaries["stall_ms"].append(summary.stall_us / 1e3 if known else None)
+        for gap in summary.kept:
+            gaps["request_key"].append(request_key)
+            gaps["revision"].append(revision)
+            gaps["gap_index"].append(gap.index)
+            gaps["start_unix_ns"].append(send_ns + gap.start_us * 1000)
+            gaps["end_unix_ns"].append(send_ns + gap.end_us * 1000)
+            gaps["gap_ms"].append((gap.end_us - gap.start_us) / 1e3)
+            gaps["tokens"].append(gap.tokens)
+            gaps["is_stall"].append(int(gap.is_stall))
+            gaps["excess_ms"].append(gap.excess_us / 1e3)
+            gaps["date"].append(None)
+    _register(con, "token_gaps", pa.table(gaps, schema=TOKEN_GAPS.schema))
+    _register(
+        con,
+        "gap_summary",
+        pa.table(
+            summaries,
+            schema=pa.schema(
+                [
+                    ("request_key", pa.string()),
+                    ("chunk_count", pa.int64()),
+                    ("max_gap_ms", pa.float64()),
+                    ("stall_ms", pa.float64()),
+                ]
+            ),
+        ),
+    )
+
+
+def _rebound(name: str) -> str:
+    """A core file with its inputs bound to this connection's ``core_*`` tables.
+
+    CTEs shadow table names, so the portable text itself stays as it is on disk.
+    """
+    sql = load("core", name)
+    bound = [
+        f"{other} as (select * from core_{other})"
+        for other in CORE[: CORE.index(name)]
+        if other in {i.strip() for i in sql.inputs.split(",")}
+    ]
+    if not bound:
+        return sql.body
+    return f"with {', '.join(bound)} select * from (\n{sql.body}\n)"
+
+
+def _select(table: str, alias: str, special: Mapping[str, str]) -> str:
+    return ", ".join(
+        f'{special[c.name]} as "{c.name}"'
+        if c.name in special
+        else f'{alias}."{c.name}"::{c.type} as "{c.name}"'
+        for c in TABLES[table].columns
+    )
+
+
+def _build_phases(con: duckdb.DuckDBPyConnection) -> None:
+    columns = _select(PHASES_TABLE.name, "p", {"date": "null::varchar"})
+    con.execute(
+        f"create or replace temp table phases as select {columns} from core_phases as p "
+        "order by request_key, start_unix_ns"
+    )
+
+
+def _build_requests(
+    con: duckdb.DuckDBPyConnection, known: Known, merged: Mapping[str, str], revision: int
+) -> None:
+    keys = list(known.revision_of_key)
+    _register(
+        con,
+        "known_requests",
+        pa.table(
+            {
+                "request_key": pa.array(keys, pa.string()),
+                "revision": pa.array([known.revision_of_key[k] for k in keys], pa.int64()),
+            }
+        ),
+    )
+    columns = _select(
+        REQUESTS.name,
+        "r",
+        {
+            "supersedes_revision": "k.revision",
+            "merged_into": "null::varchar",
+            "settled_unix_ns": "null::bigint",
+            "date": _DAY.format("coalesce(r.start_unix_ns, r.ingested_unix_ns)"),
+        },
+    )
+    con.execute(
+        f"create or replace temp table requests as select {columns} from core_requests as r "
+        "left join known_requests as k on r.request_key = k.request_key"
+    )
+    if merged:
+        gone = pa.table(
+            {
+                "request_key": pa.array(list(merged), pa.string()),
+                "merged_into": pa.array(list(merged.values()), pa.string()),
+                "supersedes_revision": pa.array(
+                    [known.revision_of_key[k] for k in merged], pa.int64()
+                ),
+            }
+        )
+        _register(con, "merged_requests", gone)
+        con.execute(
+            f"""
+            insert into requests by name
+            select m.request_key, {revision}::bigint as revision, m.supersedes_revision,
+                m.merged_into, r.has_clock, r.start_unix_ns, r.ingested_unix_ns, r.date
+            from merged_requests as m join requests as r on m.merged_into = r.request_key
+            """
+        )
+    for table in ("legs", "phases", "token_gaps"):
+        con.execute(
+            f"update {table} set date = r.date from requests as r "
+            f"where {table}.request_key = r.request_key and r.merged_into is null"
+        )

@@ -1,0 +1,262 @@
+"""One reader's view of a store: a DuckDB connection with every relation defined.
+
+Owns how raw tables, settled rows and the tail become the relations ``spans``, ``legs``,
+``requests`` ...; computes nothing itself. A session belongs to one thread. Frames leave as Polars.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+import duckdb
+import polars as pl
+
+from tracekit.analysis.tail import Tail
+from tracekit.analysis.window import ALL, Window
+from tracekit.lake.schema import TABLES
+from tracekit.lake.store import Snapshot, Store, StoreReader
+
+#: Identity of a span (design §4): what makes two raw rows one span.
+_SPAN_IDENTITY: Final = (
+    "trace_id, span_id, service_name, service_instance_id, process_id, process_rank"
+)
+_RAW_PLAIN: Final = ("gpu_samples", "metric_samples", "log_records", "quarantine")
+
+
+class Session:
+    """Relations over one store; a context manager. ``con`` is for reading.
+
+    ``window_requests`` holds the requests inside the window and filters; every other relation
+    holds the whole store.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        window: Window,
+        model: str | None,
+        route: str | None,
+        ingested_through_unix_ns: int | None,
+    ) -> None:
+        """Use `Session.open`."""
+        self.store = store
+        self.window = window
+        self.model = model
+        self.route = route
+        self._through = ingested_through_unix_ns
+        self.con = duckdb.connect()
+        self.con.execute("set preserve_insertion_order = false")
+        self._reader = StoreReader(store)
+        self._tail = Tail(self.con, self._reader)
+        self._versions: tuple[int, ...] | None = None
+        self.refresh()
+
+    @classmethod
+    def open(
+        cls,
+        store: Path | str | Store,
+        *,
+        window: Window | None = None,
+        model: str | None = None,
+        route: str | None = None,
+        ingested_through_unix_ns: int | None = None,
+    ) -> Self:
+        """Open ``store`` for reading; UsageError if there is none.
+
+        ``ingested_through_unix_ns`` pins a view: rows that came in later are left out.
+        """
+        return cls(
+            store if isinstance(store, Store) else Store.open(store),
+            window=window or ALL,
+            model=model,
+            route=route,
+            ingested_through_unix_ns=ingested_through_unix_ns,
+        )
+
+    @property
+    def watermark_unix_ns(self) -> int:
+        """Raw rows prepared before this are settled."""
+        return self._tail.watermark_unix_ns
+
+    def refresh(self) -> bool:
+        """Pick up new commits; True if any relation changed."""
+        # `requests` first: its watermark says where the tail begins
+        order = ("requests", "legs", "phases", "token_gaps", "spans", "request_log", *_RAW_PLAIN)
+        snapshots = {name: self._reader.snapshot(name) for name in order}
+        changed = self._tail.refresh(snapshots["requests"])
+        versions = tuple(s.version for s in snapshots.values())
+        if versions == self._versions and not changed:
+            return False
+        self._versions = versions
+        self._define(snapshots)
+        return True
+
+    def focus(
+        self,
+        *,
+        window: Window | None = None,
+        model: str | None = None,
+        route: str | None = None,
+    ) -> None:
+        """Point ``window_requests`` and ``settings`` at another window and other filters.
+
+        Cheap: no file is read. What was computed from the old window stays as it is.
+        """
+        self.window = window or ALL
+        self.model = model
+        self.route = route
+        self._define_window()
+        self._define_settings()
+
+    def frame(
+        self, query: str, params: Mapping[str, Any] | Sequence[Any] | None = None
+    ) -> pl.DataFrame:
+        """The result of one query as a Polars frame."""
+        # through the relation: a DB-API result would copy every row once more
+        relation = self.con.sql(query, params=params) if params else self.con.sql(query)
+        frame: pl.DataFrame = relation.pl()
+        return frame
+
+    def close(self) -> None:
+        self.con.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _define(self, snapshots: Mapping[str, Snapshot]) -> None:
+        self._define_raw(snapshots)
+        self._define_settled(snapshots)
+        self._define_window()
+        self._define_settings()
+
+    def _view(self, name: str, query: str) -> None:
+        self.con.execute(f"create or replace view {name} as {query}")
+
+    def document(self) -> None:
+        """Put the schema's texts where SQL clients look: COMMENT ON every view and column."""
+        for name, table in TABLES.items():
+            self.con.execute(f"comment on view {name} is {_literal(table.doc)}")
+            for column in table.columns:
+                self.con.execute(
+                    f'comment on column {name}."{column.name}" is {_literal(column.doc)}'
+                )
+
+    def _through_filter(self, column: str = "ingested_unix_ns") -> str:
+        return "" if self._through is None else f" and {column} <= {self._through}"
+
+    def _define_raw(self, snapshots: Mapping[str, Snapshot]) -> None:
+        through = self._through_filter()
+        self._view(
+            "spans",
+            f"select * from ({snapshots['spans'].scan_sql()}) where true{through} "
+            f"qualify row_number() over (partition by {_SPAN_IDENTITY} "
+            "order by ingested_unix_ns) = 1",
+        )
+        self._view(
+            "request_log",
+            f"select * from ({snapshots['request_log'].scan_sql()}) where true{through} "
+            "qualify row_number() over (partition by log_key order by ingested_unix_ns) = 1",
+        )
+        for name in _RAW_PLAIN:
+            self._view(name, f"select * from ({snapshots[name].scan_sql()}) where true{through}")
+
+    def _define_settled(self, snapshots: Mapping[str, Snapshot]) -> None:
+        requests = snapshots["requests"]
+        # revisions are rare: only files that hold one are read for them
+        revised = Snapshot(
+            "requests",
+            requests.version,
+            tuple(f for f in requests.files if f.nulls.get("supersedes_revision", 0) < f.rows),
+        )
+        self.con.execute(
+            f"""
+            create or replace temp table superseded as
+            select distinct request_key, supersedes_revision as revision
+            from ({revised.scan_sql()}) where supersedes_revision is not null
+            union
+            select request_key, supersedes_revision from tail.requests
+            where supersedes_revision is not null
+            """
+        )
+        through = self._through_filter("r.ingested_unix_ns")
+        self._view(
+            "settled_requests",
+            f"""
+            select r.* from ({requests.scan_sql()}) as r
+            where r.merged_into is null{through}
+                and not exists (select 1 from superseded as s
+                    where s.request_key = r.request_key and s.revision = r.revision)
+                and not exists (select 1 from tail.requests as t
+                    where t.request_key = r.request_key)
+            """,
+        )
+        self._view(
+            "requests",
+            "select * from settled_requests union all "
+            f"select * from tail.requests as r where merged_into is null{through}",
+        )
+        for name in ("legs", "phases", "token_gaps"):
+            self._view(
+                name,
+                f"""
+                select d.* from ({snapshots[name].scan_sql()}) as d
+                where exists (select 1 from settled_requests as r
+                    where r.request_key = d.request_key and r.revision = d.revision)
+                union all
+                select * from tail.{name} where request_key in (
+                    select request_key from requests)
+                """,
+            )
+
+    def _define_window(self) -> None:
+        conditions = ["true"]
+        if self.window.since_unix_ns is not None:
+            conditions.append(f"r.start_unix_ns >= {self.window.since_unix_ns}")
+        if self.window.until_unix_ns is not None:
+            conditions.append(f"r.start_unix_ns < {self.window.until_unix_ns}")
+        inside = " and ".join(conditions)
+        filters = "".join(
+            f" and r.{column} = {_literal(value)}"
+            for column, value in (("model", self.model), ("route", self.route))
+            if value is not None
+        )
+        self._view(
+            "window_requests",
+            f"select r.* from requests as r where (r.start_unix_ns is null or ({inside})){filters}",
+        )
+
+    def _define_settings(self) -> None:
+        self.con.execute(
+            """
+            create or replace temp table settings as
+            select $now::bigint as now_unix_ns, $since::bigint as since_unix_ns,
+                $until::bigint as until_unix_ns, $through::bigint as ingested_through_unix_ns,
+                $text::varchar as window_text, $model::varchar as model, $route::varchar as route
+            """,
+            {
+                "now": time.time_ns(),
+                "since": self.window.since_unix_ns,
+                "until": self.window.until_unix_ns,
+                "through": self._through,
+                "text": self.window.text,
+                "model": self.model,
+                "route": self.route,
+            },
+        )
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"

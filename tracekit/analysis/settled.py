@@ -1,0 +1,124 @@
+"""What is settled already: which legs, under which request, and the raw rows they came from.
+
+Read side of settling, shared by the settler and by the tail of every reader. It finds, for legs
+that are new, the settled legs of the same trace or request id, so that a late span becomes a new
+revision of its request instead of a second request. Files are pruned by Delta statistics: cost
+follows what is recent, not what the day holds.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+import duckdb
+
+from tracekit.analysis._duck import one
+from tracekit.analysis.derive import Known
+from tracekit.lake.store import Snapshot
+
+#: App transaction of `requests` that carries the watermark [unix ns].
+WATERMARK_APP: Final = "tracekit-settle-watermark"
+
+#: How far apart spans of one request may start; bounds look-ups of raw rows.
+REACH_NS: Final = 15 * 60 * 1_000_000_000
+
+#: How far apart the clocks of two hosts may be.
+_CLOCK_SLACK_NS: Final = 10 * 1_000_000_000
+
+_NEVER: Final = "select * from ({}) where false"
+
+
+class Snapshots(Protocol):
+    """Anything that hands out snapshots by table name: a Store or a StoreReader."""
+
+    def snapshot(self, table: str) -> Snapshot: ...
+
+
+def done_legs(con: duckdb.DuckDBPyConnection, store: Snapshots, *, since_unix_ns: int) -> None:
+    """Temp table ``done``: legs settled at or after ``since_unix_ns``, with key and revision.
+
+    A leg counts only under the current revision of its request; rows of a settle pass that died
+    before `requests` committed count for nothing.
+    """
+    requests = store.snapshot("requests").select("revision", since_unix_ns)
+    legs = store.snapshot("legs").select("revision", since_unix_ns)
+    con.execute(
+        f"""
+        create or replace temp table done as
+        with r as (
+            select request_key, max(revision) as revision, max_by(merged_into, revision) as gone
+            from ({requests.scan_sql()}) where revision >= {since_unix_ns} group by request_key
+        )
+        select l.leg_id, l.request_key, l.revision, l.trace_id
+        from ({legs.scan_sql()}) as l
+        join r on l.request_key = r.request_key and l.revision = r.revision and r.gone is null
+        where l.revision >= {since_unix_ns}
+        """
+    )
+
+
+def add_related(con: duckdb.DuckDBPyConnection, store: Snapshots) -> Known:
+    """Settled legs related to ``new_legs`` and those of ``done``, as `Known`, and raw rows.
+
+    ``con`` has ``done`` and ``new_legs`` (leg_id, trace_id, norm_request_id, start_ns); then it has
+    ``related`` (settled legs of the same traces or request ids) and the views ``related_spans``
+    and ``related_log`` of their raw rows.
+    """
+    low, high = one(
+        con, "select coalesce(min(start_ns), 0), coalesce(max(start_ns), 0) from new_legs"
+    )
+    # a leg is settled after it ended, so older settle passes cannot hold a related one
+    since = max(low - _CLOCK_SLACK_NS, 0)
+    requests = store.snapshot("requests").select("revision", since)
+    legs = store.snapshot("legs").select("revision", since)
+    con.execute(
+        f"""
+        create or replace temp table related as
+        with hit as (
+            select l.leg_id, l.request_key, l.revision, l.trace_id, l.source
+            from ({legs.scan_sql()}) as l
+            where l.trace_id in (select trace_id from new_legs where trace_id is not null)
+                or l.norm_request_id in (
+                    select norm_request_id from new_legs where norm_request_id is not null)
+        ),
+        r as (
+            select request_key, max(revision) as revision, max_by(merged_into, revision) as gone
+            from ({requests.scan_sql()})
+            where request_key in (select request_key from hit)
+            group by request_key
+        ),
+        keys as (
+            select distinct r.request_key, r.revision
+            from r join hit on hit.request_key = r.request_key and hit.revision = r.revision
+            where r.gone is null
+        )
+        -- all legs of the requests that were hit, not only those that share an id
+        select l.leg_id, l.request_key, l.revision, l.trace_id, l.source
+        from ({legs.scan_sql()}) as l
+        join keys on l.request_key = keys.request_key and l.revision = keys.revision
+        """
+    )
+    rows = con.execute("select leg_id, request_key, revision from related").fetchall()
+    done = con.execute("select leg_id, request_key, revision from done").fetchall()
+    spans = store.snapshot("spans")
+    log = store.snapshot("request_log")
+    if rows:
+        near = spans.select("start_unix_ns", low - REACH_NS, high + REACH_NS)
+        con.execute(
+            f"create or replace temp table related_spans as select * from ({near.scan_sql()}) "
+            "where trace_id in (select trace_id from related where trace_id is not null)"
+        )
+        con.execute(
+            f"create or replace temp table related_log as select * from ({log.scan_sql()}) "
+            "where substr(md5(log_key), 1, 24) in "
+            "(select leg_id from related where source = 'request_log')"
+        )
+    else:
+        con.execute(
+            f"create or replace temp table related_spans as {_NEVER.format(spans.scan_sql())}"
+        )
+        con.execute(f"create or replace temp table related_log as {_NEVER.format(log.scan_sql())}")
+    return Known(
+        {leg: key for leg, key, _ in (*done, *rows)},
+        {key: revision for _, key, revision in (*done, *rows)},
+    )

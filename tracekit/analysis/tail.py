@@ -1,0 +1,199 @@
+"""The tail: requests whose raw rows are in the lake but not settled yet, kept up to date.
+
+Owns the schema ``tail`` of one DuckDB database: raw rows newer than the watermark and the derived
+rows computed from them. A refresh reads only files it has not seen and derives only the traces
+that got new rows, so its cost follows what arrived, not what the day holds.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import duckdb
+
+from tracekit.analysis._duck import normalised_id, one
+from tracekit.analysis.derive import DERIVED, derive, load_legs
+from tracekit.analysis.settle import count_new_legs
+from tracekit.analysis.settled import WATERMARK_APP, add_related, done_legs
+from tracekit.lake.schema import TABLES
+from tracekit.lake.store import Snapshot, StoreReader
+
+_SPAN_IDENTITY: Final = (
+    "trace_id",
+    "span_id",
+    "service_name",
+    "service_instance_id",
+    "process_id",
+    "process_rank",
+)
+
+
+class Tail:
+    """Tables ``tail.legs``, ``tail.requests``, ``tail.phases``, ``tail.token_gaps``."""
+
+    def __init__(self, con: duckdb.DuckDBPyConnection, reader: StoreReader) -> None:
+        self._reader = reader
+        self._seen: dict[str, frozenset[str]] = {"spans": frozenset(), "request_log": frozenset()}
+        self._requests_version: int | None = None
+        self._revision = 0
+        self.watermark_unix_ns = 0
+        # its own connection: the derivation's temporary tables must not meet the session's views
+        self._con = con.cursor()
+        self._con.execute("create schema if not exists tail")
+        for table in ("spans", "request_log", *DERIVED):
+            columns = ", ".join(f'"{c.name}" {c.type}' for c in TABLES[table].columns)
+            self._con.execute(f"create or replace table tail.{table} ({columns})")
+        # request ids of the raw rows, normalised once: what joins rows of different traces
+        self._con.execute(
+            "create or replace table tail.ids (trace_id VARCHAR, log_key VARCHAR, norm_id VARCHAR)"
+        )
+
+    def refresh(self, requests: Snapshot) -> bool:
+        """Bring the tail up to the newest commits; ``requests`` was opened first (design §4)."""
+        changed = False
+        if requests.version != self._requests_version:
+            self._requests_version = requests.version
+            changed = True
+            self.watermark_unix_ns = self._reader.store.txn_version("requests", WATERMARK_APP) or 0
+        fresh = self._load("spans") + self._load("request_log")
+        if changed:
+            self._forget_settled()
+        if fresh:
+            self._derive_touched()
+        return changed or fresh > 0
+
+    def _load(self, table: str) -> int:
+        """Insert rows of files not seen yet; returns how many were new."""
+        con = self._con
+        snapshot = self._reader.snapshot(table).select("ingested_unix_ns", self.watermark_unix_ns)
+        paths = frozenset(snapshot.paths)
+        unseen = tuple(f for f in snapshot.files if f.path not in self._seen[table])
+        self._seen[table] = paths
+        con.execute(f"create or replace temp table new_{table} as from tail.{table} limit 0")
+        if not unseen:
+            return 0
+        files = Snapshot(table, snapshot.version, unseen)
+        # a compaction brings rows back in other files, and clients send twice
+        identity = _SPAN_IDENTITY if table == "spans" else ("log_key",)
+        same = " and ".join(f"t.{c} is not distinct from f.{c}" for c in identity)
+        con.execute(
+            f"""
+            insert into new_{table}
+            select f.* from ({files.scan_sql()}) as f
+            where f.ingested_unix_ns >= {self.watermark_unix_ns}
+                and not exists (select 1 from tail.{table} as t where {same})
+            qualify row_number() over (
+                partition by {", ".join(f"f.{c}" for c in identity)}
+                order by f.ingested_unix_ns) = 1
+            """
+        )
+        con.execute(f"insert into tail.{table} select * from new_{table}")
+        source, log_key = (
+            ("coalesce(request_id, response_id)", "null")
+            if table == "spans"
+            else ("request_id", "log_key")
+        )
+        con.execute(
+            f"insert into tail.ids select distinct trace_id, {log_key}, {normalised_id(source)} "
+            f"from new_{table} where {source} is not null"
+        )
+        return int(one(con, f"select count(*) from new_{table}")[0])
+
+    def _forget_settled(self) -> None:
+        """Drop raw rows before the watermark and tail requests all of whose legs have settled."""
+        con = self._con
+        done_legs(con, self._reader, since_unix_ns=self.watermark_unix_ns)
+        for table in ("spans", "request_log"):
+            con.execute(
+                f"delete from tail.{table} where ingested_unix_ns < {self.watermark_unix_ns}"
+            )
+        con.execute(
+            "delete from tail.ids where coalesce(trace_id not in "
+            "(select trace_id from tail.spans), true) and coalesce(log_key not in "
+            "(select log_key from tail.request_log), true)"
+        )
+        con.execute(
+            f"""
+            create or replace temp table gone as
+            select request_key from tail.legs group by request_key
+            having count(*) = count(case when leg_id in (select leg_id from done)
+                or ingested_unix_ns < {self.watermark_unix_ns} then 1 end)
+            """
+        )
+        for table in DERIVED:
+            con.execute(
+                f"delete from tail.{table} where request_key in (select request_key from gone)"
+            )
+
+    def _derive_touched(self) -> None:
+        """Derive the traces that got new rows and put the result in the place of the old one."""
+        con = self._con
+        con.execute(
+            """
+            create or replace temp table touched_ids as
+            select norm_id from tail.ids
+            where trace_id in (select trace_id from new_spans)
+                or trace_id in (select trace_id from new_request_log)
+                or log_key in (select log_key from new_request_log)
+            """
+        )
+        con.execute(
+            """
+            create or replace temp table touched as
+            select trace_id from new_spans
+            union select trace_id from new_request_log where trace_id is not null
+            union select trace_id from tail.ids
+            where trace_id is not null and norm_id in (select norm_id from touched_ids)
+            """
+        )
+        con.execute(
+            """
+            create or replace temp table touched_log as
+            select log_key from new_request_log
+            union select log_key from tail.request_log
+            where trace_id in (select trace_id from touched)
+            union select log_key from tail.ids
+            where log_key is not null and norm_id in (select norm_id from touched_ids)
+            """
+        )
+        self._use_views(related=False)
+        load_legs(con)
+        count_new_legs(con)
+        con.execute(
+            """
+            create or replace temp table replaced as
+            select distinct l.request_key from tail.legs as l
+            where l.trace_id in (select trace_id from touched)
+                or l.leg_id in (select leg_id from leg_rows)
+            """
+        )
+        known = add_related(con, self._reader)
+        self._use_views(related=True)
+        self._revision = max(self._revision + 1, self.watermark_unix_ns + 1)
+        derive(
+            con,
+            revision=self._revision,
+            known=known,
+        )
+        for table in DERIVED:
+            con.execute(
+                f"delete from tail.{table} where request_key in (select request_key from replaced) "
+                f"or request_key in (select request_key from requests)"
+            )
+            con.execute(f"insert into tail.{table} by name select * from {table}")
+
+    def _use_views(self, *, related: bool) -> None:
+        more = {"spans": "", "request_log": ""}
+        if related:
+            more = {
+                "spans": " union all by name select * from related_spans",
+                "request_log": " union all by name select * from related_log",
+            }
+        self._con.execute(
+            "create or replace temp view spans as select * from tail.spans "
+            "where trace_id in (select trace_id from touched)" + more["spans"]
+        )
+        self._con.execute(
+            "create or replace temp view request_log as select * from tail.request_log "
+            "where log_key in (select log_key from touched_log)" + more["request_log"]
+        )
