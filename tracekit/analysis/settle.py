@@ -2,10 +2,10 @@
 
 One process settles, under the store's settle lock (the receiver; an importer if none runs).
 A request settles when its own spans have been quiet for ``quiet_ns``, at the latest
-``latest_ns`` after its end. Each pass writes `legs`, `phases`, `token_gaps` and, last, `requests`
-with the watermark as an application transaction: every raw row prepared before the watermark is
-settled or belongs to no request. A pass that dies half way leaves rows of a revision that no
-`requests` row has, which nobody reads.
+``latest_ns`` after its end. Each pass writes `legs`, `phases`, `token_gaps` and, last, `requests`;
+then `requests` takes the watermark as an application transaction: every raw row prepared before
+it is settled or belongs to no request. A pass that dies half way leaves rows of a revision that
+no `requests` row has, which nobody reads.
 """
 
 from __future__ import annotations
@@ -26,6 +26,9 @@ from tracekit.lake.store import Store, StoreReader
 
 QUIET_NS: Final = 60 * 1_000_000_000
 LATEST_NS: Final = 600 * 1_000_000_000
+
+#: Traces derived at a time: bounds the memory of settling a large import.
+_CHUNK_TRACES: Final = 150_000
 
 #: Writers commit within this long of stamping a row (they restamp else), so a row prepared
 #: earlier than this is visible.
@@ -70,24 +73,33 @@ class Settler:
     def _pass(self, con: duckdb.DuckDBPyConnection, now: int, watermark: int) -> SettleReport:
         ripe_before = now - self._quiet_ns
         _fresh_views(con, self._reader, watermark)
-        _choose_traces(con, ripe_before)
-        con.execute(
-            "create or replace view spans as select * from fresh_spans "
-            "where trace_id in (select trace_id from chosen)"
-        )
-        con.execute("create or replace view request_log as select * from fresh_log")
-        load_legs(con)
-        done_legs(con, self._reader, since_unix_ns=watermark)
-        fresh = self._prepare(con)
+        chunks = _choose_traces(con, ripe_before)
+        con.execute("create or replace temp table waiting_legs (leg_id VARCHAR, at_ns BIGINT)")
         settled = revised = waiting = 0
-        if fresh:
+        for chunk in range(chunks):
+            _chunk_views(con, chunk, last=chunk == chunks - 1)
+            load_legs(con)
+            done_legs(con, self._reader, since_unix_ns=watermark)
+            if not self._prepare(con):
+                continue
             self._keep_quiet(con, now, ripe_before)
-            settled, revised, waiting = _counts(con)
-            if settled:
+            counts = _counts(con)
+            settled, revised, waiting = (
+                settled + counts[0],
+                revised + counts[1],
+                waiting + counts[2],
+            )
+            if counts[0]:
                 self._write(con)
-        new_watermark = self._watermark(con, now, watermark)
-        if settled or new_watermark > watermark:
-            self._commit_requests(con, settled > 0, new_watermark)
+                # later chunks must see this one as settled; orders passes within the pass too
+                self._revision += 1
+        new_watermark = self._watermark(con, now)
+        if new_watermark > watermark:
+            self._store.append(
+                "requests",
+                TABLES["requests"].schema.empty_table(),
+                txn=(WATERMARK_APP, new_watermark),
+            )
         return SettleReport(settled, revised, waiting, max(new_watermark, watermark))
 
     def _prepare(self, con: duckdb.DuckDBPyConnection) -> bool:
@@ -124,18 +136,10 @@ class Settler:
         for table in ("legs", "phases", "token_gaps"):
             rows = _rows(con, table, "where request_key in (select request_key from settling)")
             self._store.append(table, rows)
+        con.execute(f"update requests set settled_unix_ns = {self._revision}")
+        self._store.append("requests", _rows(con, "requests", ""))
 
-    def _commit_requests(
-        self, con: duckdb.DuckDBPyConnection, any_rows: bool, watermark: int
-    ) -> None:
-        if any_rows:
-            con.execute(f"update requests set settled_unix_ns = {self._revision}")
-            rows = _rows(con, "requests", "")
-        else:
-            rows = TABLES["requests"].schema.empty_table()
-        self._store.append("requests", rows, txn=(WATERMARK_APP, watermark))
-
-    def _watermark(self, con: duckdb.DuckDBPyConnection, now: int, old: int) -> int:
+    def _watermark(self, con: duckdb.DuckDBPyConnection, now: int) -> int:
         """No raw row prepared before it is to settle: waiting legs and unripe traces hold it."""
         held = one(
             con,
@@ -144,16 +148,12 @@ class Settler:
                 select min(first_ingested) as held from trace_age
                 where trace_id not in (select trace_id from chosen)
                 union all
-                select min(l.ingested_unix_ns) from leg_rows as l
-                where l.leg_id in (select leg_id from waiting_legs)
+                select min(at_ns) as held from waiting_legs
             )
             """,
         )
         bound = now - COMMIT_SLACK_NS
-        if held[0] is not None:
-            bound = min(bound, int(held[0]))
-        # the transaction must advance for the commit to land
-        return max(bound, old + 1)
+        return bound if held[0] is None else min(bound, int(held[0]))
 
 
 def _fresh_views(con: duckdb.DuckDBPyConnection, reader: StoreReader, watermark: int) -> None:
@@ -165,12 +165,16 @@ def _fresh_views(con: duckdb.DuckDBPyConnection, reader: StoreReader, watermark:
         )
 
 
-def _choose_traces(con: duckdb.DuckDBPyConnection, ripe_before: int) -> None:
-    """``chosen``: traces with a ripe row, those that log rows name, and those sharing an id."""
+def _choose_traces(con: duckdb.DuckDBPyConnection, ripe_before: int) -> int:
+    """``chosen``: traces with a ripe row, those that log rows name, and those sharing an id.
+
+    They are numbered into chunks, oldest first, so that a large import needs bounded memory;
+    returns how many chunks there are.
+    """
     con.execute(
         """
         create or replace temp table trace_age as
-        select trace_id, min(ingested_unix_ns) as first_ingested
+        select trace_id, min(ingested_unix_ns) as first_ingested, min(start_unix_ns) as first_start
         from fresh_spans group by trace_id
         """
     )
@@ -187,10 +191,34 @@ def _choose_traces(con: duckdb.DuckDBPyConnection, ripe_before: int) -> None:
             where f.request_id in (
                 select b.request_id from fresh_spans as b
                 where b.request_id is not null and b.trace_id in (select trace_id from base))
-        )
-        select trace_id from base union select trace_id from shared
+        ),
+        every as (select trace_id from base union select trace_id from shared)
+        select trace_id,
+            (row_number() over (order by first_start, trace_id) - 1) // {_CHUNK_TRACES} as chunk
+        from every left join trace_age using (trace_id)
         """
     )
+    any_rows, chunks = one(
+        con,
+        "select (select count(*) from (from fresh_log limit 1)), coalesce(max(chunk) + 1, 0) "
+        "from chosen",
+    )
+    return max(int(chunks), int(any_rows))
+
+
+def _chunk_views(con: duckdb.DuckDBPyConnection, chunk: int, *, last: bool) -> None:
+    """``spans`` and ``request_log`` of one chunk; log rows without a trace go with the last."""
+    con.execute(
+        "create or replace view chunk_spans as select * from fresh_spans "
+        f"where trace_id in (select trace_id from chosen where chunk = {chunk})"
+    )
+    con.execute(
+        "create or replace view chunk_log as select * from fresh_log "
+        f"where trace_id in (select trace_id from chosen where chunk = {chunk})"
+        + (" or trace_id is null" if last else "")
+    )
+    con.execute("create or replace view spans as from chunk_spans")
+    con.execute("create or replace view request_log as from chunk_log")
 
 
 def count_new_legs(con: duckdb.DuckDBPyConnection) -> None:
@@ -198,14 +226,13 @@ def count_new_legs(con: duckdb.DuckDBPyConnection) -> None:
     con.execute(
         """
         create or replace temp table new_legs as
-        select leg_id, trace_id, norm_request_id,
+        select leg_id, trace_id, norm_request_id, ingested_unix_ns,
             coalesce(send_unix_ns, recv_unix_ns, queued_unix_ns, scheduled_unix_ns,
                 first_token_unix_ns, leg_end_unix_ns) as start_ns
         from leg_rows
         where leg_id not in (select leg_id from done)
         """
     )
-    con.execute("create or replace temp table waiting_legs as select leg_id from new_legs")
 
 
 def use_related(con: duckdb.DuckDBPyConnection) -> None:
@@ -213,34 +240,30 @@ def use_related(con: duckdb.DuckDBPyConnection) -> None:
     con.execute(
         """
         create or replace view spans as
-        select * from fresh_spans where trace_id in (select trace_id from chosen)
-        union all by name select * from related_spans
+        select * from chunk_spans union all by name select * from related_spans
         """
     )
     con.execute(
         "create or replace view request_log as "
-        "select * from fresh_log union all by name select * from related_log"
+        "select * from chunk_log union all by name select * from related_log"
     )
 
 
 def _counts(con: duckdb.DuckDBPyConnection) -> tuple[int, int, int]:
-    """(settling, of these revised, waiting) and drop the settling legs from ``waiting_legs``."""
+    """(settling, of these revised, waiting); legs that wait are added to ``waiting_legs``."""
     con.execute(
         """
-        create or replace temp table waiting_legs as
-        select n.leg_id from new_legs as n
+        create or replace temp table held as
+        select n.leg_id, l.request_key, n.ingested_unix_ns from new_legs as n
         join legs as l on n.leg_id = l.leg_id
         where l.request_key not in (select request_key from settling)
         """
     )
+    con.execute("insert into waiting_legs select leg_id, ingested_unix_ns from held")
     settled, revised = one(
         con, "select count(*), count(supersedes_revision) from requests where merged_into is null"
     )
-    (waiting,) = one(
-        con,
-        "select count(distinct l.request_key) from waiting_legs as w "
-        "join legs as l on w.leg_id = l.leg_id",
-    )
+    (waiting,) = one(con, "select count(distinct request_key) from held")
     return settled, revised, waiting
 
 

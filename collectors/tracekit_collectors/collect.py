@@ -1,0 +1,221 @@
+"""``tracekit collect``: one receiver, from its first bind to its last commit.
+
+Owns the life of the process: what starts in which order, signals, the ready file, shutdown. The
+command line that fills the configuration is `tracekit.cli`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import signal
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import tracekit
+from tracekit.errors import TracekitError
+from tracekit.lake.spool import Spool
+from tracekit.lake.store import Store
+from tracekit_collectors.config import CollectConfig, is_loopback
+from tracekit_collectors.grpc_server import GrpcServer
+from tracekit_collectors.http_server import HttpServer
+from tracekit_collectors.intake import Intake
+from tracekit_collectors.journal import Journal
+from tracekit_collectors.loops import Loops
+from tracekit_collectors.stats import Stats
+from tracekit_collectors.writer import Writer
+
+_LOG = logging.getLogger("tracekit.collect")
+
+
+@dataclass(frozen=True)
+class Ready:
+    """Where a receiver listens; also what the ready file holds."""
+
+    pid: int
+    host: str
+    grpc_port: int
+    http_port: int
+    store: Path
+    tls: bool
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "pid": self.pid,
+            "grpc": {"host": self.host, "port": self.grpc_port},
+            "http": {"host": self.host, "port": self.http_port},
+            "store": str(self.store),
+            "tls": self.tls,
+        }
+
+    def lines(self) -> list[str]:
+        """The same for people."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        scheme = "https" if self.tls else "http"
+        return [
+            f"OTLP/gRPC  {scheme}://{host}:{self.grpc_port}",
+            f"OTLP/HTTP  {scheme}://{host}:{self.http_port}  (/v1/traces, /v1/metrics, /v1/logs)",
+            f"store      {self.store}",
+        ]
+
+
+def run(
+    config: CollectConfig,
+    *,
+    on_ready: Callable[[Ready], None] | None = None,
+    stop_event: threading.Event | None = None,
+) -> int:
+    """Receive until SIGTERM, SIGINT or ``stop_event``; returns the exit code 0.
+
+    ``on_ready`` is called once requests are answered. Raises UsageError where it cannot start
+    (port in use, store in use), TracekitError if a part of it dies. Signals are handled only when
+    called in the main thread; a second one ends the process at once (the spool keeps what was
+    acknowledged).
+    """
+    stop = stop_event or threading.Event()
+    with _signals(stop), contextlib.ExitStack() as stack:
+        store = Store.open(config.store, create=True)
+        spool = stack.enter_context(Spool.open(config.spool_dir, max_bytes=config.max_spool_bytes))
+        stats = Stats()
+        _report_torn(spool, stats)
+        journal = Journal(
+            spool,
+            max_rows=config.max_buffer_rows,
+            max_bytes=config.max_buffer_bytes,
+            flush_rows=config.flush_rows,
+        )
+        writer = Writer(
+            store,
+            journal,
+            stats,
+            spool_id=spool.id,
+            flush_interval_s=config.flush_interval_s,
+            oldest_back_ns=config.oldest_back_ns,
+            keep_text=config.keep_text,
+            set_aside_dir=store.path / ".spool-set-aside",
+        )
+        loops = Loops(config, store, stats)
+        # Torn down in reverse: senders, then the last commit, then whatever pass is running.
+        stack.callback(loops.join)
+        journal.start()
+        writer.start()
+        stack.callback(_finish, journal, writer, config.shutdown_s)
+        intake = Intake(config, journal, stats)
+        grace_s = config.shutdown_s / 2
+        grpc_server = GrpcServer(config, intake)
+        stack.callback(grpc_server.stop, grace_s=grace_s)
+
+        def status() -> dict[str, Any]:
+            return {
+                **stats.to_json(),
+                "version": tracekit.__version__,
+                "endpoints": ready.to_json(),
+                "journal": journal.to_json(),
+            }
+
+        http_server = HttpServer(config, intake, stats, status=status, grpc_port=grpc_server.port)
+        stack.callback(http_server.stop, grace_s=grace_s)
+        ready = Ready(
+            pid=os.getpid(),
+            host=config.host,
+            grpc_port=grpc_server.port,
+            http_port=http_server.port,
+            store=store.path,
+            tls=config.tls_cert is not None,
+        )
+        if config.token is not None and not ready.tls and not is_loopback(config.host):
+            _LOG.warning("the token travels in clear text: give --tls-cert and --tls-key")
+        grpc_server.start()
+        http_server.start()
+        loops.start()
+
+        for line in ready.lines():
+            print(line, flush=True)
+        if config.ready_file is not None:
+            stack.enter_context(_ready_file(config.ready_file, ready))
+        if on_ready is not None:
+            on_ready(ready)
+        _wait(
+            stop,
+            {
+                "spool's thread": lambda: journal.alive,
+                "store's writer": lambda: writer.alive,
+                "HTTP server": lambda: http_server.alive,
+            },
+        )
+        _LOG.info("stopping: finishing what is in flight (a second signal exits at once)")
+        loops.ask_to_stop()
+        http_server.ask_to_stop()
+    return 0
+
+
+def _wait(stop: threading.Event, alive: Mapping[str, Callable[[], bool]]) -> None:
+    """Wait for the end; a receiver that lost one of its threads must not look alive."""
+    while not stop.wait(1.0):
+        for name, is_alive in alive.items():
+            if not is_alive():
+                raise TracekitError(
+                    f"the {name} ended unexpectedly; acknowledged data is safe in the spool, "
+                    "start again"
+                )
+
+
+def _finish(journal: Journal, writer: Writer, timeout_s: float) -> None:
+    journal.close()
+    if not writer.stop(timeout_s=timeout_s):
+        _LOG.warning(
+            "the last rows could not be committed; they are in the spool and will be stored at "
+            "the next start"
+        )
+
+
+def _report_torn(spool: Spool, stats: Stats) -> None:
+    if spool.torn_bytes:
+        text = (
+            f"{spool.torn_bytes} bytes at the end of the spool were torn (the machine or process "
+            "died while writing them; they were never acknowledged) and were cut off"
+        )
+        stats.hint(text)
+        _LOG.warning("%s", text)
+
+
+@contextlib.contextmanager
+def _signals(stop: threading.Event) -> Iterator[None]:
+    """SIGTERM and SIGINT set ``stop``; the second one exits at once."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if stop.is_set():
+            os._exit(128 + number)
+        stop.set()
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def _ready_file(path: Path, ready: Ready) -> Iterator[None]:
+    """The ready file, there while the receiver serves; written whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fd, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    with os.fdopen(fd, "w") as file:
+        json.dump(ready.to_json(), file)
+        file.write("\n")
+    os.replace(temporary, path)
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,22 @@
+-- Percentiles of TTFT and end-to-end time per minute and model.
+-- grain: one row per minute and model
+-- inputs: requests
+-- minute: UTC minute the requests started in
+-- model: model name
+-- n: completed requests
+-- ttft_p50_ms: [ms] median TTFT
+-- ttft_p99_ms: [ms] 99th percentile of TTFT (read it only where n is large)
+-- e2e_p50_ms: [ms] median wall time
+-- e2e_p99_ms: [ms] 99th percentile of wall time
+select
+    make_timestamp(start_unix_ns // 60000000000 * 60000000) as minute,
+    model,
+    count(*) as n,
+    quantile_cont(ttft_ms, 0.5) as ttft_p50_ms,
+    quantile_cont(ttft_ms, 0.99) as ttft_p99_ms,
+    quantile_cont(e2e_ms, 0.5) as e2e_p50_ms,
+    quantile_cont(e2e_ms, 0.99) as e2e_p99_ms
+from requests
+where status = 'ok' and quarantine_reason is null and start_unix_ns is not null
+group by all
+order by minute, model
