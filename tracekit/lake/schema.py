@@ -298,7 +298,7 @@ source_row BIGINT line or row for imports, from 1
 
 _KEY = """
 request_key VARCHAR identity of the request
-revision BIGINT [unix ns] settle pass that wrote the row; derived tables join on (request_key, revision)
+revision BIGINT [unix ns] settle pass that wrote the row; tables join on (request_key, revision)
 """
 
 _BOUNDARY_COLUMNS = "\n".join(
