@@ -21,6 +21,7 @@ from tracekit.analysis._duck import one
 from tracekit.analysis.derive import derive, load_legs
 from tracekit.analysis.settled import WATERMARK_APP, add_related, done_legs
 from tracekit.lake.lock import settle_lock
+from tracekit.lake.maintain import maintenance_pass
 from tracekit.lake.schema import TABLES
 from tracekit.lake.store import Store, StoreReader
 
@@ -281,4 +282,7 @@ def settle_after_import(store: Store) -> SettleReport | None:
     with settle_lock(store, blocking=False) as mine:
         if not mine:
             return None
-        return Settler(store, quiet_ns=0).run_pass()
+        report = Settler(store, quiet_ns=0).run_pass()
+        # nobody else compacts where no receiver runs
+        maintenance_pass(store)
+        return report
