@@ -15,6 +15,7 @@ from typing import Any, Final, Self
 import duckdb
 import polars as pl
 
+from tracekit.analysis.settled import WATERMARK_APP, Pinned
 from tracekit.analysis.tail import Tail
 from tracekit.analysis.window import ALL, Window
 from tracekit.lake.schema import TABLES
@@ -25,6 +26,15 @@ _SPAN_IDENTITY: Final = (
     "trace_id, span_id, service_name, service_instance_id, process_id, process_rank"
 )
 _RAW_PLAIN: Final = ("gpu_samples", "metric_samples", "log_records", "quarantine")
+_ORDER: Final = (
+    "requests",
+    "legs",
+    "phases",
+    "token_gaps",
+    "spans",
+    "request_log",
+    *_RAW_PLAIN,
+)
 
 
 class Session:
@@ -52,7 +62,9 @@ class Session:
         self.con = duckdb.connect()
         self.con.execute("set preserve_insertion_order = false")
         self._reader = StoreReader(store)
-        self._tail = Tail(self.con, self._reader)
+        self._tail = Tail(self.con)
+        self._watermark_unix_ns = 0
+        self._requests_version: int | None = None
         self._versions: tuple[int, ...] | None = None
         self.refresh()
 
@@ -85,15 +97,18 @@ class Session:
 
     def refresh(self) -> bool:
         """Pick up new commits; True if any relation changed."""
-        # `requests` first: its watermark says where the tail begins
-        order = ("requests", "legs", "phases", "token_gaps", "spans", "request_log", *_RAW_PLAIN)
-        snapshots = {name: self._reader.snapshot(name) for name in order}
-        changed = self._tail.refresh(snapshots["requests"])
-        versions = tuple(s.version for s in snapshots.values())
-        if versions == self._versions and not changed:
+        # The watermark before `requests`, and `requests` before the raw tables: whatever settles
+        # in between is then seen twice and dropped once, never missed.
+        version = self._reader.snapshot("requests").version
+        if version != self._requests_version:
+            self._watermark_unix_ns = self.store.txn_version("requests", WATERMARK_APP) or 0
+        pinned = Pinned(self._reader, _ORDER)
+        changed = self._tail.refresh(pinned, self._watermark_unix_ns)
+        self._requests_version = pinned.snapshot("requests").version
+        if pinned.versions == self._versions and not changed:
             return False
-        self._versions = versions
-        self._define(snapshots)
+        self._versions = pinned.versions
+        self._define(pinned)
         return True
 
     def focus(
@@ -136,7 +151,7 @@ class Session:
     ) -> None:
         self.close()
 
-    def _define(self, snapshots: Mapping[str, Snapshot]) -> None:
+    def _define(self, snapshots: Pinned) -> None:
         self._define_raw(snapshots)
         self._define_settled(snapshots)
         self._define_window()
@@ -157,24 +172,26 @@ class Session:
     def _through_filter(self, column: str = "ingested_unix_ns") -> str:
         return "" if self._through is None else f" and {column} <= {self._through}"
 
-    def _define_raw(self, snapshots: Mapping[str, Snapshot]) -> None:
+    def _define_raw(self, snapshots: Pinned) -> None:
         through = self._through_filter()
         self._view(
             "spans",
-            f"select * from ({snapshots['spans'].scan_sql()}) where true{through} "
+            f"select * from ({snapshots.snapshot('spans').scan_sql()}) where true{through} "
             f"qualify row_number() over (partition by {_SPAN_IDENTITY} "
             "order by ingested_unix_ns) = 1",
         )
         self._view(
             "request_log",
-            f"select * from ({snapshots['request_log'].scan_sql()}) where true{through} "
+            f"select * from ({snapshots.snapshot('request_log').scan_sql()}) where true{through} "
             "qualify row_number() over (partition by log_key order by ingested_unix_ns) = 1",
         )
         for name in _RAW_PLAIN:
-            self._view(name, f"select * from ({snapshots[name].scan_sql()}) where true{through}")
+            self._view(
+                name, f"select * from ({snapshots.snapshot(name).scan_sql()}) where true{through}"
+            )
 
-    def _define_settled(self, snapshots: Mapping[str, Snapshot]) -> None:
-        requests = snapshots["requests"]
+    def _define_settled(self, snapshots: Pinned) -> None:
+        requests = snapshots.snapshot("requests")
         # revisions are rare: only files that hold one are read for them
         revised = Snapshot(
             "requests",
@@ -212,7 +229,7 @@ class Session:
             self._view(
                 name,
                 f"""
-                select d.* from ({snapshots[name].scan_sql()}) as d
+                select d.* from ({snapshots.snapshot(name).scan_sql()}) as d
                 where exists (select 1 from settled_requests as r
                     where r.request_key = d.request_key and r.revision = d.revision)
                 union all

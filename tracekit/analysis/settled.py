@@ -8,13 +8,14 @@ follows what is recent, not what the day holds.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final, Protocol
 
 import duckdb
 
 from tracekit.analysis._duck import one
 from tracekit.analysis.derive import Known
-from tracekit.lake.store import Snapshot
+from tracekit.lake.store import Snapshot, StoreReader
 
 #: App transaction of `requests` that carries the watermark [unix ns].
 WATERMARK_APP: Final = "tracekit-settle-watermark"
@@ -29,9 +30,27 @@ _NEVER: Final = "select * from ({}) where false"
 
 
 class Snapshots(Protocol):
-    """Anything that hands out snapshots by table name: a Store or a StoreReader."""
+    """Anything that hands out snapshots by table name: a StoreReader, or pinned ones."""
 
     def snapshot(self, table: str) -> Snapshot: ...
+
+
+class Pinned:
+    """Snapshots of one moment: `requests` opened first, the raw tables last.
+
+    So a reader never takes a leg for settled whose request it does not see.
+    """
+
+    def __init__(self, reader: StoreReader, tables: Iterable[str]) -> None:
+        """``tables`` in the order they are opened; `requests` must come first."""
+        self._held = {table: reader.snapshot(table) for table in tables}
+
+    def snapshot(self, table: str) -> Snapshot:
+        return self._held[table]
+
+    @property
+    def versions(self) -> tuple[int, ...]:
+        return tuple(s.version for s in self._held.values())
 
 
 def done_legs(con: duckdb.DuckDBPyConnection, store: Snapshots, *, since_unix_ns: int) -> None:

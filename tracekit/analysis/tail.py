@@ -14,9 +14,9 @@ import duckdb
 from tracekit.analysis._duck import normalised_id, one
 from tracekit.analysis.derive import DERIVED, derive, load_legs
 from tracekit.analysis.settle import count_new_legs
-from tracekit.analysis.settled import WATERMARK_APP, add_related, done_legs
+from tracekit.analysis.settled import Snapshots, add_related, done_legs
 from tracekit.lake.schema import TABLES
-from tracekit.lake.store import Snapshot, StoreReader
+from tracekit.lake.store import Snapshot
 
 _SPAN_IDENTITY: Final = (
     "trace_id",
@@ -31,10 +31,10 @@ _SPAN_IDENTITY: Final = (
 class Tail:
     """Tables ``tail.legs``, ``tail.requests``, ``tail.phases``, ``tail.token_gaps``."""
 
-    def __init__(self, con: duckdb.DuckDBPyConnection, reader: StoreReader) -> None:
-        self._reader = reader
+    def __init__(self, con: duckdb.DuckDBPyConnection) -> None:
         self._seen: dict[str, frozenset[str]] = {"spans": frozenset(), "request_log": frozenset()}
         self._requests_version: int | None = None
+        self._pinned: Snapshots
         self._revision = 0
         self.watermark_unix_ns = 0
         # its own connection: the derivation's temporary tables must not meet the session's views
@@ -48,13 +48,15 @@ class Tail:
             "create or replace table tail.ids (trace_id VARCHAR, log_key VARCHAR, norm_id VARCHAR)"
         )
 
-    def refresh(self, requests: Snapshot) -> bool:
-        """Bring the tail up to the newest commits; ``requests`` was opened first (design §4)."""
+    def refresh(self, pinned: Snapshots, watermark_unix_ns: int) -> bool:
+        """Bring the tail up to ``pinned``, whose `requests` is not older than the watermark."""
+        self._pinned = pinned
         changed = False
-        if requests.version != self._requests_version:
-            self._requests_version = requests.version
+        version = pinned.snapshot("requests").version
+        if version != self._requests_version:
+            self._requests_version = version
+            self.watermark_unix_ns = watermark_unix_ns
             changed = True
-            self.watermark_unix_ns = self._reader.store.txn_version("requests", WATERMARK_APP) or 0
         fresh = self._load("spans") + self._load("request_log")
         if changed:
             self._forget_settled()
@@ -65,7 +67,7 @@ class Tail:
     def _load(self, table: str) -> int:
         """Insert rows of files not seen yet; returns how many were new."""
         con = self._con
-        snapshot = self._reader.snapshot(table).select("ingested_unix_ns", self.watermark_unix_ns)
+        snapshot = self._pinned.snapshot(table).select("ingested_unix_ns", self.watermark_unix_ns)
         paths = frozenset(snapshot.paths)
         unseen = tuple(f for f in snapshot.files if f.path not in self._seen[table])
         self._seen[table] = paths
@@ -102,7 +104,7 @@ class Tail:
     def _forget_settled(self) -> None:
         """Drop raw rows before the watermark and tail requests all of whose legs have settled."""
         con = self._con
-        done_legs(con, self._reader, since_unix_ns=self.watermark_unix_ns)
+        done_legs(con, self._pinned, since_unix_ns=self.watermark_unix_ns)
         for table in ("spans", "request_log"):
             con.execute(
                 f"delete from tail.{table} where ingested_unix_ns < {self.watermark_unix_ns}"
@@ -167,7 +169,7 @@ class Tail:
                 or l.leg_id in (select leg_id from leg_rows)
             """
         )
-        known = add_related(con, self._reader)
+        known = add_related(con, self._pinned)
         self._use_views(related=True)
         self._revision = max(self._revision + 1, self.watermark_unix_ns + 1)
         derive(
