@@ -1,0 +1,161 @@
+"""Which rows of an import are in the store already, or came earlier in the same import.
+
+Identity is what design gives it: a span is its ids and its process, a log row its key. Metric
+points and log records have none, so there it is all that they say; without a time they are never
+taken for duplicates.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from tracekit.ingest.batch import TIME_COLUMN
+from tracekit.lake.store import Snapshot, Store
+
+_IDENTITY: Final[dict[str, tuple[str, ...]]] = {
+    "spans": (
+        "trace_id",
+        "span_id",
+        "service_name",
+        "service_instance_id",
+        "process_id",
+        "process_rank",
+    ),
+    "request_log": ("log_key",),
+    "metric_samples": (
+        "name",
+        "metric_type",
+        "start_unix_ns",
+        "at_unix_ns",
+        "attributes",
+        "resource",
+        "scope_name",
+    ),
+    "log_records": (
+        "at_unix_ns",
+        "severity_number",
+        "event_name",
+        "body",
+        "attributes",
+        "resource",
+        "scope_name",
+        "trace_id",
+        "span_id",
+    ),
+}
+
+#: Tables whose rows are told apart by their time too: no time, no identity.
+_NEEDS_TIME: Final = frozenset({"metric_samples", "log_records"})
+
+
+class SeenRows:
+    """Remembers the identities of an import (16 bytes a row, DuckDB keeps them) and looks up
+    those of the store as it was when the import first asked."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._snapshots: dict[str, Snapshot] = {}
+        self._connection = duckdb.connect()
+
+    def close(self) -> None:
+        self._connection.close()
+
+    def fresh(self, table: str, rows: pa.Table) -> pa.Table:
+        """The rows that are new, each identity once; they count as seen from now on."""
+        if table not in self._snapshots:
+            self._snapshots[table] = self._store.snapshot(table)
+            self._connection.execute(f"CREATE TABLE seen_{table} (key UHUGEINT, time_ns BIGINT)")
+        near = _Near(table, rows)
+        self._load(table, rows)
+        # The time lets DuckDB skip what lies far away, which in most files is nearly all.
+        known = f"SELECT key FROM seen_{table} WHERE {near.where('time_ns')}"
+        stored = near.stored_sql(self._snapshots[table])
+        if stored is not None:
+            known += f" UNION ALL {stored}"
+        fresh = self._new_indices(known)
+        self._connection.execute(
+            f"INSERT INTO seen_{table} SELECT key, time_ns FROM batch "
+            "WHERE key IS NOT NULL AND i IN (SELECT i FROM fresh)"
+        )
+        return rows if len(fresh) == rows.num_rows else rows.take(pa.array(fresh))
+
+    def absent(self, table: str, rows: pa.Table) -> pa.Table:
+        """The rows that the store, as it is now, does not hold.
+
+        Asked after a transaction was found committed, so rows without an identity are taken to
+        be there.
+        """
+        self._load(table, rows)
+        self._connection.execute("DELETE FROM batch WHERE key IS NULL")
+        stored = _Near(table, rows).stored_sql(self._store.snapshot(table))
+        known = stored or "SELECT key FROM batch WHERE false"
+        return rows.take(pa.array(self._new_indices(known)))
+
+    def _load(self, table: str, rows: pa.Table) -> None:
+        wanted = {*_IDENTITY[table], TIME_COLUMN[table]}
+        keys = rows.select([n for n in rows.column_names if n in wanted])
+        keys = keys.append_column("i", pa.array(np.arange(rows.num_rows, dtype=np.int64)))
+        self._connection.register("incoming", keys)
+        self._connection.execute(
+            f"CREATE OR REPLACE TEMP TABLE batch AS SELECT i, {TIME_COLUMN[table]} AS time_ns, "
+            f"{_key_sql(table)} AS key FROM incoming"
+        )
+        self._connection.unregister("incoming")
+
+    def _new_indices(self, known: str) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+        self._connection.execute(
+            "CREATE OR REPLACE TEMP TABLE fresh AS "
+            f"SELECT min(i) AS i FROM batch ANTI JOIN ({known}) AS known USING (key) "
+            "WHERE key IS NOT NULL GROUP BY key "
+            "UNION ALL SELECT i FROM batch WHERE key IS NULL"
+        )
+        found = self._connection.execute("SELECT i FROM fresh ORDER BY i").fetchnumpy()
+        return np.asarray(found["i"], dtype=np.int64)
+
+
+class _Near:
+    """The times of some rows, and where others of the same identity can lie."""
+
+    def __init__(self, table: str, rows: pa.Table) -> None:
+        self._table = table
+        times = rows.column(TIME_COLUMN[table])
+        self._nulls = times.null_count > 0
+        self._ends: tuple[int, int] | None = None
+        if times.null_count < len(times):
+            ends = pc.min_max(times)
+            self._ends = (ends["min"].as_py(), ends["max"].as_py())
+
+    def where(self, column: str) -> str:
+        """SQL that keeps rows near these in time."""
+        parts = []
+        if self._ends is not None:
+            parts.append(f"{column} BETWEEN {self._ends[0]} AND {self._ends[1]}")
+        if self._nulls or not parts:
+            parts.append(f"{column} IS NULL")
+        return f"({' OR '.join(parts)})"
+
+    def stored_sql(self, snapshot: Snapshot) -> str | None:
+        """Keys of the stored rows near these; None if no file can hold one."""
+        column = TIME_COLUMN[self._table]
+        if self._ends is not None:
+            # Files with rows that have no time are kept by select, as those rows need.
+            snapshot = snapshot.select(column, *self._ends)
+        if not snapshot.files:
+            return None
+        return (
+            f"SELECT {_key_sql(self._table)} AS key FROM ({snapshot.scan_sql()}) "
+            f"WHERE {self.where(column)}"
+        )
+
+
+def _key_sql(table: str) -> str:
+    parts = ", ".join(f"coalesce(CAST({name} AS VARCHAR), chr(1))" for name in _IDENTITY[table])
+    key = f"md5_number(concat_ws(chr(31), {parts}))"
+    if table in _NEEDS_TIME:
+        return f"CASE WHEN {TIME_COLUMN[table]} IS NULL THEN NULL ELSE {key} END"
+    return key
