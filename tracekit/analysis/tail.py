@@ -78,12 +78,21 @@ class Tail:
         # a compaction brings rows back in other files, and clients send twice
         identity = _SPAN_IDENTITY if table == "spans" else ("log_key",)
         same = " and ".join(f"t.{c} is not distinct from f.{c}" for c in identity)
+        key = identity[0]
+        con.execute(
+            f"create or replace temp table arrived as select * from ({files.scan_sql()}) "
+            f"where ingested_unix_ns >= {self.watermark_unix_ns}"
+        )
+        # held rows are looked up by the little that arrived, not the other way round
+        con.execute(
+            f"create or replace temp table held as select {', '.join(identity)} "
+            f"from tail.{table} where {key} in (select {key} from arrived)"
+        )
         con.execute(
             f"""
             insert into new_{table}
-            select f.* from ({files.scan_sql()}) as f
-            where f.ingested_unix_ns >= {self.watermark_unix_ns}
-                and not exists (select 1 from tail.{table} as t where {same})
+            select f.* from arrived as f
+            where not exists (select 1 from held as t where {same})
             qualify row_number() over (
                 partition by {", ".join(f"f.{c}" for c in identity)}
                 order by f.ingested_unix_ns) = 1
@@ -158,7 +167,7 @@ class Tail:
             where log_key is not null and norm_id in (select norm_id from touched_ids)
             """
         )
-        self._use_views(related=False)
+        self._use_rows()
         load_legs(con)
         count_new_legs(con)
         con.execute(
@@ -170,7 +179,8 @@ class Tail:
             """
         )
         known = add_related(con, self._pinned)
-        self._use_views(related=True)
+        con.execute("insert into spans by name select * from related_spans")
+        con.execute("insert into request_log by name select * from related_log")
         self._revision = max(self._revision + 1, self.watermark_unix_ns + 1)
         derive(
             con,
@@ -184,18 +194,13 @@ class Tail:
             )
             con.execute(f"insert into tail.{table} by name select * from {table}")
 
-    def _use_views(self, *, related: bool) -> None:
-        more = {"spans": "", "request_log": ""}
-        if related:
-            more = {
-                "spans": " union all by name select * from related_spans",
-                "request_log": " union all by name select * from related_log",
-            }
+    def _use_rows(self) -> None:
+        """``spans`` and ``request_log``: the raw rows of what was touched, read once."""
         self._con.execute(
-            "create or replace temp view spans as select * from tail.spans "
-            "where trace_id in (select trace_id from touched)" + more["spans"]
+            "create or replace temp table spans as select * from tail.spans "
+            "where trace_id in (select trace_id from touched)"
         )
         self._con.execute(
-            "create or replace temp view request_log as select * from tail.request_log "
-            "where log_key in (select log_key from touched_log)" + more["request_log"]
+            "create or replace temp table request_log as select * from tail.request_log "
+            "where log_key in (select log_key from touched_log)"
         )
