@@ -19,7 +19,14 @@ import pyarrow as pa
 
 from tracekit.analysis._duck import one
 from tracekit.analysis.derive import derive, load_legs
-from tracekit.analysis.settled import WATERMARK_APP, add_related, done_legs
+from tracekit.analysis.settled import (
+    LOG_LEG_ID,
+    MAY_BE_LEG,
+    SPAN_LEG_ID,
+    WATERMARK_APP,
+    add_related,
+    done_legs,
+)
 from tracekit.lake.lock import settle_lock
 from tracekit.lake.maintain import maintenance_pass
 from tracekit.lake.schema import TABLES
@@ -74,6 +81,7 @@ class Settler:
     def _pass(self, con: duckdb.DuckDBPyConnection, now: int, watermark: int) -> SettleReport:
         ripe_before = now - self._quiet_ns
         _fresh_views(con, self._reader, watermark)
+        done_legs(con, self._reader, since_unix_ns=watermark)
         chunks = _choose_traces(con, ripe_before)
         con.execute("create or replace temp table waiting_legs (leg_id VARCHAR, at_ns BIGINT)")
         settled = revised = waiting = 0
@@ -173,10 +181,19 @@ def _choose_traces(con: duckdb.DuckDBPyConnection, ripe_before: int) -> int:
     returns how many chunks there are.
     """
     con.execute(
-        """
+        f"""
         create or replace temp table trace_age as
         select trace_id, min(ingested_unix_ns) as first_ingested, min(start_unix_ns) as first_start
-        from fresh_spans group by trace_id
+        from fresh_spans
+        group by trace_id
+        -- traces that hold nothing but what is settled, or no LLM call, need no look
+        having bool_or({MAY_BE_LEG} and {SPAN_LEG_ID} not in (select leg_id from done))
+        """
+    )
+    con.execute(
+        f"""
+        create or replace temp table unsettled_log as
+        select * from fresh_log where {LOG_LEG_ID} not in (select leg_id from done)
         """
     )
     con.execute(
@@ -185,7 +202,7 @@ def _choose_traces(con: duckdb.DuckDBPyConnection, ripe_before: int) -> int:
         with base as (
             select trace_id from trace_age where first_ingested <= {ripe_before}
             union
-            select trace_id from fresh_log where trace_id is not null
+            select trace_id from unsettled_log where trace_id is not null
         ),
         shared as (
             select distinct f.trace_id from fresh_spans as f
@@ -201,7 +218,7 @@ def _choose_traces(con: duckdb.DuckDBPyConnection, ripe_before: int) -> int:
     )
     any_rows, chunks = one(
         con,
-        "select (select count(*) from (from fresh_log limit 1)), coalesce(max(chunk) + 1, 0) "
+        "select (select count(*) from (from unsettled_log limit 1)), coalesce(max(chunk) + 1, 0) "
         "from chosen",
     )
     return max(int(chunks), int(any_rows))
@@ -214,7 +231,7 @@ def _chunk_views(con: duckdb.DuckDBPyConnection, chunk: int, *, last: bool) -> N
         f"where trace_id in (select trace_id from chosen where chunk = {chunk})"
     )
     con.execute(
-        "create or replace view chunk_log as select * from fresh_log "
+        "create or replace view chunk_log as select * from unsettled_log "
         f"where trace_id in (select trace_id from chosen where chunk = {chunk})"
         + (" or trace_id is null" if last else "")
     )

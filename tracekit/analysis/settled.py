@@ -26,6 +26,22 @@ REACH_NS: Final = 15 * 60 * 1_000_000_000
 #: How far apart the clocks of two hosts may be.
 _CLOCK_SLACK_NS: Final = 10 * 1_000_000_000
 
+#: SQL over `spans`: the leg id that the sources give a span.
+SPAN_LEG_ID: Final = (
+    "substr(md5(concat_ws('|', trace_id, span_id, service_name, service_instance_id, "
+    "process_id, process_rank)), 1, 24)"
+)
+
+#: SQL over `spans`, true for every span that any source takes (and for some that none does):
+#: tells cheaply, from typed columns, what need not be looked at again.
+MAY_BE_LEG: Final = (
+    "(name = 'llm_request' or operation_name is not null or tracekit_phase is not null "
+    "or (kind in (2, 3) and http_route is not null))"
+)
+
+#: SQL over `request_log`: the leg id of a row.
+LOG_LEG_ID: Final = "substr(md5(log_key), 1, 24)"
+
 _NEVER: Final = "select * from ({}) where false"
 
 
@@ -129,7 +145,7 @@ def add_related(con: duckdb.DuckDBPyConnection, store: Snapshots) -> Known:
         )
         con.execute(
             f"create or replace temp table related_log as select * from ({log.scan_sql()}) "
-            "where substr(md5(log_key), 1, 24) in "
+            f"where {LOG_LEG_ID} in "
             "(select leg_id from related where source = 'request_log')"
         )
     else:

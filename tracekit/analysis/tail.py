@@ -14,7 +14,14 @@ import duckdb
 from tracekit.analysis._duck import normalised_id, one
 from tracekit.analysis.derive import DERIVED, derive, load_legs
 from tracekit.analysis.settle import count_new_legs
-from tracekit.analysis.settled import Snapshots, add_related, done_legs
+from tracekit.analysis.settled import (
+    LOG_LEG_ID,
+    MAY_BE_LEG,
+    SPAN_LEG_ID,
+    Snapshots,
+    add_related,
+    done_legs,
+)
 from tracekit.lake.schema import TABLES
 from tracekit.lake.store import Snapshot
 
@@ -26,6 +33,19 @@ _SPAN_IDENTITY: Final = (
     "process_id",
     "process_rank",
 )
+
+_WANTED: Final = {
+    "spans": f"""
+        select trace_id from (
+            select trace_id,
+                {MAY_BE_LEG} and {SPAN_LEG_ID} not in (select leg_id from done) as is_new
+            {{inside}})
+        group by trace_id
+        having bool_or(is_new) or trace_id not in (select trace_id from done
+            where trace_id is not null)
+    """,
+    "request_log": (f"select log_key {{inside}} and {LOG_LEG_ID} not in (select leg_id from done)"),
+}
 
 
 class Tail:
@@ -57,6 +77,7 @@ class Tail:
             self._requests_version = version
             self.watermark_unix_ns = watermark_unix_ns
             changed = True
+            done_legs(self._con, pinned, since_unix_ns=watermark_unix_ns)
         fresh = self._load("spans") + self._load("request_log")
         if changed:
             self._forget_settled()
@@ -79,9 +100,14 @@ class Tail:
         identity = _SPAN_IDENTITY if table == "spans" else ("log_key",)
         same = " and ".join(f"t.{c} is not distinct from f.{c}" for c in identity)
         key = identity[0]
+        # after an import everything is settled and still newer than the watermark: such rows are
+        # told by their ids, and only traces that hold something else are read whole
+        inside = f"from ({files.scan_sql()}) where ingested_unix_ns >= {self.watermark_unix_ns}"
+        wanted = _WANTED[table].format(inside=inside)
+        con.execute(f"create or replace temp table wanted as {wanted}")
         con.execute(
-            f"create or replace temp table arrived as select * from ({files.scan_sql()}) "
-            f"where ingested_unix_ns >= {self.watermark_unix_ns}"
+            f"create or replace temp table arrived as select * {inside} "
+            f"and {key} in (select {key} from wanted)"
         )
         # held rows are looked up by the little that arrived, not the other way round
         con.execute(
@@ -113,7 +139,6 @@ class Tail:
     def _forget_settled(self) -> None:
         """Drop raw rows before the watermark and tail requests all of whose legs have settled."""
         con = self._con
-        done_legs(con, self._pinned, since_unix_ns=self.watermark_unix_ns)
         for table in ("spans", "request_log"):
             con.execute(
                 f"delete from tail.{table} where ingested_unix_ns < {self.watermark_unix_ns}"
