@@ -255,7 +255,8 @@ def _holds(handle: DeltaTable, adds: Sequence[AddAction]) -> bool:
 
 
 def _live(handle: DeltaTable) -> set[str]:
-    return set(pa.table(handle.get_add_actions())["path"].to_pylist())
+    actions = pa.RecordBatchReader.from_stream(handle.get_add_actions()).read_all()
+    return set(actions["path"].to_pylist())
 
 
 def _discard(table_path: Path, adds: Sequence[AddAction]) -> None:

@@ -324,7 +324,9 @@ def _empty(table: str) -> Snapshot:
 
 def _snapshot_of(handle: DeltaTable, table: str, table_path: Path) -> Snapshot:
     version = handle.version()
-    actions = pa.table(handle.get_add_actions(flatten=True))
+    # not pa.table(): that would import pandas, where it is installed
+    batch = handle.get_add_actions(flatten=True)
+    actions = pa.RecordBatchReader.from_stream(batch).read_all()
 
     def values(name: str) -> list[Bound]:
         if name not in actions.column_names:
