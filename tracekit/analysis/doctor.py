@@ -1,0 +1,319 @@
+"""Is anything arriving, from whom, joined how well, and what is missing: ``tracekit doctor``.
+
+Owns the judgement over the facts of ``sql/health``: which of them deserve a remark and what mends
+them. Reads one session; sends nothing (that is :mod:`tracekit.analysis.probe`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from tracekit.analysis import sqlfiles
+
+if TYPE_CHECKING:
+    from tracekit.analysis.session import Session
+
+SCHEMA: Final = "tracekit.doctor/1"
+
+#: ``ok`` is as it should be, ``note`` limits what can be said, ``problem`` loses or splits data.
+LEVELS: Final = ("problem", "note", "ok")
+
+#: Service name of the doctor's own test spans; left out of every count shown.
+DOCTOR_SERVICE: Final = "tracekit-doctor"
+
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Remark:
+    """One thing worth saying: ``topic`` groups, ``how`` mends it (None where nothing is to do)."""
+
+    level: str
+    topic: str
+    text: str
+    how: str | None = None
+
+
+@dataclass(frozen=True)
+class Health:
+    """The state of one store. Rows are those of the files in ``sql/health``."""
+
+    store: str
+    now_unix_ns: int
+    arrivals: tuple[Row, ...]
+    services: tuple[Row, ...]
+    joins: Row
+    engines: tuple[Row, ...]
+    refused: tuple[Row, ...]
+    remarks: tuple[Remark, ...]
+
+    @property
+    def last_ingested_unix_ns(self) -> int | None:
+        """When anything last came in, None for an empty store."""
+        return max(
+            (a["last_ingested_unix_ns"] for a in self.arrivals if a["last_ingested_unix_ns"]),
+            default=None,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "schema": SCHEMA,
+            "store": self.store,
+            "now_unix_ns": self.now_unix_ns,
+            "last_ingested_unix_ns": self.last_ingested_unix_ns,
+            "arrivals": [dict(r) for r in self.arrivals],
+            "services": [dict(r) for r in self.services],
+            "joins": dict(self.joins),
+            "engines": [dict(r) for r in self.engines],
+            "refused": [dict(r) for r in self.refused],
+            "remarks": [asdict(r) for r in self.remarks],
+        }
+
+
+def health(session: Session) -> Health:
+    """The facts of ``sql/health`` over the session's store, and the remarks they deserve."""
+    now = session.frame("select now_unix_ns from settings").item()
+    arrivals = _rows(session, "arrivals")
+    services = tuple(r for r in _rows(session, "services") if r["service_name"] != DOCTOR_SERVICE)
+    joins = _rows(session, "joins")[0]
+    engines = _rows(session, "engine_evidence")
+    refused = _rows(session, "refused")
+    remarks = (
+        *_arrival_remarks(arrivals, services, now),
+        *(_silent_remark(r) for r in _rows(session, "silent_services")),
+        *_join_remarks(joins),
+        *(remark for row in engines for remark in _engine_remarks(row)),
+        *_refused_remarks(refused),
+    )
+    return Health(
+        store=str(session.store.path),
+        now_unix_ns=now,
+        arrivals=arrivals,
+        services=services,
+        joins=joins,
+        engines=engines,
+        refused=refused,
+        remarks=tuple(sorted(remarks, key=lambda r: LEVELS.index(r.level))),
+    )
+
+
+def _rows(session: Session, name: str) -> tuple[dict[str, Any], ...]:
+    return tuple(session.frame(sqlfiles.load("health", name).body).to_dicts())
+
+
+def _arrival_remarks(
+    arrivals: Sequence[Row], services: Sequence[Row], now_unix_ns: int
+) -> Iterator[Remark]:
+    total = {a["table_name"]: a["total"] for a in arrivals}
+    if not sum(total.values()):
+        yield Remark(
+            "problem",
+            "arrival",
+            "the store is empty: nothing has arrived yet",
+            "import a file (`tracekit import PATH`), or run `tracekit collect` and point exporters "
+            "to it: OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:4317 (gRPC) or :4318 (HTTP)",
+        )
+        return
+    spans = next(a for a in arrivals if a["table_name"] == "spans")
+    if spans["total"] and not spans["last_minute"]:
+        age_s = (now_unix_ns - spans["last_ingested_unix_ns"]) // 1_000_000_000
+        yield Remark(
+            "note",
+            "arrival",
+            f"0 spans in the last 60 s; the last one came {_age(age_s)} ago",
+            "if traffic is running: is the receiver up, and do the exporters point to it?",
+        )
+    for service in services:
+        if service["service_name"] in ("", "unknown_service") or service["service_name"].startswith(
+            "unknown_service:"
+        ):
+            yield Remark(
+                "note",
+                "services",
+                f"{_n(service['spans'], 'span')} without a service name: workers cannot be told "
+                "apart",
+                "set OTEL_SERVICE_NAME for each server (one name a worker, or a "
+                "service.instance.id in OTEL_RESOURCE_ATTRIBUTES)",
+            )
+    if total["spans"] and not any(s["legs"] for s in services):
+        yield Remark(
+            "problem",
+            "services",
+            f"none of {_n(total['spans'], 'span')} is part of an LLM request",
+            "send the engine's request spans (vLLM: --otlp-traces-endpoint) or GenAI client spans "
+            "(gen_ai.* attributes)",
+        )
+
+
+def _silent_remark(row: Row) -> Remark:
+    return Remark(
+        "note",
+        "services",
+        f"{row['service_name'] or 'a service without a name'} sent its start-up spans and never a "
+        "request span",
+        "if it served requests: vLLM sends none with --disable-log-stats, and none for requests "
+        "whose traceparent says unsampled",
+    )
+
+
+def _join_remarks(joins: Row) -> Iterator[Remark]:
+    requests = joins["requests"]
+    if not requests:
+        return
+    client, server = joins["with_client"], joins["with_server"]
+    if client and server:
+        level = "ok" if joins["joined"] >= 0.9 * min(client, server) else "problem"
+        yield Remark(
+            level,
+            "joins",
+            f"{joins['joined']:,} of {_n(requests, 'request')} seen by client and server",
+            None
+            if level == "ok"
+            else "clients and proxies must forward the traceparent header, or send X-Request-Id so "
+            "that both sides carry one id",
+        )
+        if joins["client_only"]:
+            yield Remark(
+                "note",
+                "joins",
+                f"{_n(joins['client_only'], 'request')} of a client without a server span",
+                "engines report nothing for aborted, refused and unsampled requests (vLLM: "
+                "traceparent flag 00)",
+            )
+    elif server:
+        yield Remark(
+            "note",
+            "joins",
+            "no client reported anything: time in the client and the network is not known, and "
+            "neither are aborted requests and token gaps",
+            "instrument the clients (OpenTelemetry GenAI spans), or import a request log with the "
+            "same request ids",
+        )
+    elif client:
+        yield Remark(
+            "note",
+            "joins",
+            "no server reported anything: before the first token, queue and prefill cannot be told "
+            "apart",
+            "turn on the engine's tracing (vLLM: --otlp-traces-endpoint grpc://HOST:4317)",
+        )
+    if joins["weak_matches"]:
+        yield Remark(
+            "note",
+            "joins",
+            f"{_n(joins['weak_matches'], 'request')} joined by likeness (time and token counts), "
+            "not by trace or id",
+            "forward traceparent, or one X-Request-Id on every hop",
+        )
+    if client and not joins["with_chunks"]:
+        yield Remark(
+            "note",
+            "evidence",
+            "no chunk times: token gaps and stalls are not known, TPOT is an average",
+            "keep chunk arrival times in the client's span or log (chunk_offsets_ms)",
+        )
+    if joins["badly_covered"]:
+        yield Remark(
+            "note",
+            "coverage",
+            f"{joins['badly_covered']:,} of {_n(joins['completed'], 'completed request')} with "
+            "under 90 % of the time explained",
+            "`tracekit show ID` says which part; the spans around it are missing",
+        )
+    if joins["without_clock"]:
+        yield Remark(
+            "note",
+            "evidence",
+            f"{_n(joins['without_clock'], 'request')} without a start time: no windows, no "
+            "queueing over time, no interference for them",
+            "add start_unix_ns to the log",
+        )
+
+
+def _engine_remarks(row: Row) -> Iterator[Remark]:
+    engine = row["engine"] or "engine"
+    legs = row["legs"]
+    if row["split_ids"]:
+        yield Remark(
+            "problem",
+            "joins",
+            f"{engine}: {_n(row['split_ids'], 'request id')} on several servers in several traces",
+            "the proxy between the servers does not forward traceparent (vLLM's example proxy "
+            "does not): the parts are joined by id alone",
+        )
+    if row["without_request_id"]:
+        yield Remark(
+            "note",
+            "joins",
+            f"{engine}: {row['without_request_id']:,} of {_n(legs, 'span')} without a request id",
+            "they join by parentage only",
+        )
+    if row["roots"] and row["roots"] < legs:
+        yield Remark(
+            "note",
+            "joins",
+            f"{engine}: {row['roots']:,} of {_n(legs, 'request span')} without a parent: the "
+            "callers sent no traceparent",
+            "instrument the HTTP client of these callers",
+        )
+    elif row["roots"]:
+        yield Remark(
+            "note",
+            "joins",
+            f"{engine}: {_n(legs, 'request span')}, none with a parent: no caller sends a "
+            "traceparent",
+            "instrument the HTTP client (OpenTelemetry), or send X-Request-Id",
+        )
+    if row["parents_missing"]:
+        yield Remark(
+            "problem",
+            "joins",
+            f"{engine}: the parents of {row['parents_missing']:,} of {_n(legs, 'request span')} "
+            "never arrived",
+            "point the exporters of clients and proxies to the same receiver",
+        )
+    if row["without_queue"]:
+        yield Remark(
+            "note",
+            "evidence",
+            f"{engine}: {row['without_queue']:,} of {_n(legs, 'request span')} not telling queue "
+            "from prefill",
+            "vLLM: 0.10 or newer with the V1 engine reports both",
+        )
+    if row["without_cached_tokens"] == row["requests"]:
+        yield Remark(
+            "note",
+            "evidence",
+            f"{engine}: cached prompt tokens are unknown: a cache miss cannot be told from a long "
+            "prompt",
+            "vLLM: start with --enable-prompt-tokens-details and keep usage.prompt_tokens_details "
+            "in the client's span or log"
+            if engine == "vllm"
+            else "report cached tokens (gen_ai.usage.cache_read.input_tokens)",
+        )
+
+
+def _refused_remarks(refused: Sequence[Row]) -> Iterator[Remark]:
+    for row in refused:
+        where = "refused on receipt" if row["place"] == "receipt" else "kept out of the statistics"
+        yield Remark(
+            "note",
+            "quarantine",
+            f"{row['n']:,} {where}: {row['reason']}"
+            + (f" (e.g. {row['example']})" if row["example"] else ""),
+            "`tracekit sql set_aside` lists them",
+        )
+
+
+def _n(count: int, noun: str) -> str:
+    return f"{count:,} {noun if count == 1 else noun + 's'}"
+
+
+def _age(seconds: int) -> str:
+    for unit, length in (("days", 86_400), ("hours", 3_600), ("minutes", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds // length} {unit}"
+    return f"{seconds} s"

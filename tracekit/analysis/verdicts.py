@@ -1,0 +1,135 @@
+"""Verdicts as rows: one a slow request and metric, with its culprits (``tracekit verdicts``).
+
+Owns the row's shape and the lines of evidence that put its numbers into words. The verdicts
+themselves are SQL (``sql/attribution/verdicts.sql``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from tracekit.analysis.session import Session
+
+#: Columns of one row, in order. ``request_key`` is the store's id of the request.
+VERDICT_COLUMNS: Final = (
+    "request_key",
+    "request_id",
+    "trace_id",
+    "metric",
+    "class",
+    "phase",
+    "cause",
+    "excess_ms",
+    "expected_ms",
+    "confidence",
+    "confidence_label",
+    "culprit_request_ids",
+    "worker",
+)
+
+#: Why the data carry no blame, by the column `reason` of `verdicts`.
+REASONS: Final[dict[str, str]] = {
+    "excess": "one phase took clearly longer than the request's shape explains",
+    "shape": "the request's size explains its time",
+    "spread": "the excess is spread over several phases",
+    "ordinary": "no phase took longer than its ordinary variation allows",
+    "coverage": "too much of its time is covered by no boundary",
+    "size": "its token counts are not known, so what it should take is not either",
+    "phases": "none of its phases could be compared with an expectation",
+    "rows": "too few requests to say what is ordinary",
+}
+
+
+def list_verdicts(session: Session, *, last: int | None = None) -> Iterator[dict[str, Any]]:
+    """Rows with VERDICT_COLUMNS and what led to them, the largest excess first.
+
+    Wants `attribution.define_attribution` called before. Also in each row: ``reason``,
+    ``value_ms``, ``threshold_ms``, ``threshold_level``, ``censored``, ``runner_up``, ``cause_ms``.
+    """
+    yield from _verdict_rows(session, "", {}, last)
+
+
+def request_verdicts(session: Session, request_key: str) -> list[dict[str, Any]]:
+    """The verdicts of one request, the one with the largest excess first; none if not slow."""
+    rows = _verdict_rows(session, "where v.request_key = $key", {"key": request_key}, None)
+    return list(rows)
+
+
+def _verdict_rows(
+    session: Session, where: str, params: dict[str, Any], last: int | None
+) -> Iterator[dict[str, Any]]:
+    query = f"""
+        select v.* exclude (culprit_request_id, model, route), s.threshold_level,
+            coalesce(c.ids, []) as culprit_request_ids
+        from verdicts as v
+        left join slow_requests as s on s.request_key = v.request_key and s.metric = v.metric
+        left join (
+            select request_key, phase,
+                list(coalesce(culprit_request_id, culprit_key)
+                    order by stall_ms desc, culprit_key) as ids
+            from interference group by request_key, phase
+        ) as c on c.request_key = v.request_key and c.phase = v.phase
+            and v.cause = 'prefill_interference'
+        {where}
+        order by v.excess_ms desc nulls last, v.value_ms / v.threshold_ms desc, v.request_key,
+            v.metric
+        {"" if last is None else f"limit {int(last)}"}
+    """
+    relation = session.con.sql(query, params=params) if params else session.con.sql(query)
+    for batch in relation.to_arrow_reader(4_096):
+        for row in batch.to_pylist():
+            yield {name: row[name] for name in VERDICT_COLUMNS} | {
+                name: value for name, value in row.items() if name not in VERDICT_COLUMNS
+            }
+
+
+def evidence(session: Session, verdict: Mapping[str, Any]) -> list[str]:
+    """What one verdict rests on, a line each, numbers in milliseconds."""
+    lines = [_against_limit(verdict)]
+    excess, expected = verdict["excess_ms"], verdict["expected_ms"]
+    if verdict["phase"] and excess is not None and expected is not None:
+        lines.append(
+            f"{verdict['phase']} took {expected + excess:.0f} ms; "
+            f"{expected:.0f} ms is what this request's shape should take"
+        )
+    if verdict["cause_ms"] is not None and verdict["cause"] != "unknown":
+        lines.append(f"{verdict['cause']} explains {verdict['cause_ms']:.0f} ms of the excess")
+    if verdict["culprit_request_ids"]:
+        lines.extend(_culprit_lines(session, verdict))
+    if verdict["runner_up"]:
+        lines.append(f"the second largest excess is in {verdict['runner_up']}")
+    if verdict["reason"] in REASONS:
+        lines.append(REASONS[verdict["reason"]])
+    return lines
+
+
+def _against_limit(verdict: Mapping[str, Any]) -> str:
+    level = verdict["threshold_level"]
+    limit = {
+        "given": "the given limit",
+        "route": "95 % of its model and route",
+        "model": "95 % of its model",
+        "all": "95 % of all requests",
+    }.get(level, "the limit")
+    at_least = "at least " if verdict["censored"] else ""
+    return (
+        f"{verdict['metric'].upper()} {at_least}{verdict['value_ms']:.1f} ms, over "
+        f"{limit} ({verdict['threshold_ms']:.1f} ms)"
+    )
+
+
+def _culprit_lines(session: Session, verdict: Mapping[str, Any]) -> Iterator[str]:
+    rows = session.frame(
+        """
+        select coalesce(culprit_request_id, culprit_key) as id, culprit_input_tokens as tokens,
+            stall_ms
+        from interference where request_key = $key and phase = $phase
+        order by stall_ms desc, culprit_key limit 3
+        """,
+        {"key": verdict["request_key"], "phase": verdict["phase"]},
+    )
+    for row in rows.iter_rows(named=True):
+        size = "" if row["tokens"] is None else f" ({row['tokens']:,} prompt tokens)"
+        yield f"stalled {row['stall_ms']:.0f} ms by the prefill of {row['id']}{size}"

@@ -1,0 +1,31 @@
+"""The ``tracekit`` command.
+
+Owns the way in and nothing else: the application lives in :mod:`tracekit.cli._app`, which is
+imported only when the command runs, so that ``import tracekit`` stays light and an environment
+with the base package alone is told in one line what to install.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run ``tracekit`` with ``arguments`` (default: the process's); ends in SystemExit.
+
+    Exit codes: 0 ok, 1 a gate failed (``diagnose --fail``), 2 usage, 3 bad data.
+    """
+    try:
+        from tracekit.cli._app import run
+    except ModuleNotFoundError as error:
+        from tracekit.cli._extras import missing_extra
+
+        line = missing_extra(error)
+        if line is None:
+            raise
+        print(f"tracekit: {line}", file=sys.stderr)
+        raise SystemExit(2) from None
+    run(arguments)

@@ -1,0 +1,138 @@
+"""``tracekit import``: files in, a summary of what was taken and what was not."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tracekit.cli import _options as opt
+from tracekit.cli import _output as out
+from tracekit.errors import UsageError
+
+if TYPE_CHECKING:
+    from tracekit.ingest.importer import Progress
+    from tracekit.ingest.summary import ImportSummary
+    from tracekit.lake.store import Store
+
+
+def import_command(
+    paths: Annotated[
+        list[str],
+        typer.Argument(metavar="PATH...", help="Files or folders; - is standard input."),
+    ],
+    store: opt.Store = None,
+    mapping: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--map",
+            metavar="THEIRS=OURS[:UNIT]",
+            help="Read a foreign column as one of ours, e.g. latency=e2e_ms:s (may be repeated).",
+        ),
+    ] = None,
+    source: Annotated[
+        str | None,
+        typer.Option(
+            "--source",
+            metavar="FORMAT",
+            help="Format of the files, where detection needs help: csv, jsonl, parquet, "
+            "otlp-jsonl, otlp-json, otlp-protobuf, ...",
+        ),
+    ] = None,
+    keep_text: Annotated[
+        bool, typer.Option("--keep-text", help="Store prompts and answers found in attributes.")
+    ] = False,
+    as_json: opt.Json = False,
+) -> None:
+    """Import OTLP files and request logs into the store.
+
+    Takes collector JSON lines, length-delimited protobuf, CSV, JSON lines and Parquet, also .gz
+    and .zst, also whole folders. Importing a file again changes nothing. A bad line does not
+    stop the good ones; exit 3 if nothing in the files is known.
+    """
+    from tracekit.lake.store import Store
+    from tracekit.report import import_text
+
+    pairs = _pairs(mapping or [])
+    opened = Store.open(opt.store_path(store), create=True)
+    summary = import_with_progress(opened, paths, mapping=pairs, source=source, keep_text=keep_text)
+    if as_json:
+        out.write_json(summary.to_json())
+    else:
+        console = out.console()
+        console.print(import_text.render(summary))
+
+
+def _pairs(texts: Sequence[str]) -> dict[str, str]:
+    pairs: dict[str, str] = {}
+    for text in texts:
+        # the last '=': their name may hold one, ours and a unit cannot
+        theirs, equals, ours = text.rpartition("=")
+        if not equals or not theirs.strip() or not ours.strip():
+            raise UsageError(f"--map {text!r}: write THEIRS=OURS[:UNIT], e.g. latency=e2e_ms:s")
+        if theirs.strip() in pairs:
+            raise UsageError(f"--map names {theirs.strip()!r} twice")
+        pairs[theirs.strip()] = ours.strip()
+    return pairs
+
+
+def import_with_progress(
+    store: Store,
+    paths: Sequence[str],
+    *,
+    mapping: dict[str, str] | None = None,
+    source: str | None = None,
+    keep_text: bool = False,
+) -> ImportSummary:
+    """Import, with a progress bar on stderr where that is a terminal."""
+    from tracekit.ingest.importer import import_paths
+
+    with _progress() as progress:
+        return import_paths(
+            store,
+            paths,
+            mapping=mapping,
+            source=source,
+            keep_text=keep_text,
+            progress=progress,
+        )
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[Callable[[Progress], None] | None]:
+    """A bar over the bytes read (a counter where their number is unknown), gone at the end."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bar
+
+    from tracekit.report import formats
+    from tracekit.report.console import make_console
+
+    with Bar(
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        DownloadColumn(binary_units=True),
+        TextColumn("{task.fields[rows]:,} rows", markup=False),
+        TimeRemainingColumn(compact=True),
+        console=make_console(sys.stderr),
+        transient=True,
+    ) as bar:
+        task = bar.add_task("reading", total=None, rows=0)
+
+        def update(state: Progress) -> None:
+            done = state.bytes_total is not None and state.bytes_done >= state.bytes_total
+            bar.update(
+                task,
+                description="settling" if done else formats.cut(Path(state.path).name, 32),
+                total=state.bytes_total,
+                completed=state.bytes_done,
+                rows=state.rows,
+            )
+
+        yield update

@@ -1,0 +1,1 @@
+"""Renders results as text and Markdown; computes nothing and reads no store."""

@@ -1,0 +1,89 @@
+"""The diagnosis as Markdown, for an issue, a pull request or a wiki."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from tracekit.report import formats, texts
+from tracekit.report.diagnosis_text import facts, finding_lines
+from tracekit.report.markdown import cell, table
+
+if TYPE_CHECKING:
+    import polars as pl
+
+    from tracekit.analysis.diagnosis import Diagnosis, Finding
+
+
+def render(diagnosis: Diagnosis, cost_model: pl.DataFrame | None = None) -> str:
+    """The whole diagnosis; with ``cost_model`` also what was expected, a row a cell."""
+    return "\n\n".join(_sections(diagnosis, cost_model)) + "\n"
+
+
+def _sections(diagnosis: Diagnosis, cost_model: pl.DataFrame | None) -> Iterator[str]:
+    yield f"# {cell(diagnosis.sentence)}"
+    yield "\n".join(f"- **{label}**: {value}" for label, value in facts(diagnosis))
+    yield "## Latency"
+    yield table(
+        ("metric", "p50", "p95", "p99", "n", "what"),
+        (
+            (
+                label,
+                formats.ms(p.p50),
+                formats.ms(p.p95),
+                formats.ms(p.p99),
+                formats.count(p.n),
+                f"{meaning} ({p.kind})" if p.kind else meaning,
+            )
+            for name, (label, meaning) in texts.METRICS.items()
+            if (p := diagnosis.percentiles.get(name)) is not None and p.n
+        ),
+        right=("p50", "p95", "p99", "n"),
+    )
+    if diagnosis.phases:
+        yield "## Where the time went"
+        yield table(
+            ("phase", "total", "share", "p50", "p95"),
+            (
+                (
+                    texts.phase_label(p.phase),
+                    formats.seconds(p.seconds),
+                    formats.percent(p.share),
+                    formats.ms(p.p50_ms),
+                    formats.ms(p.p95_ms),
+                )
+                for p in diagnosis.phases
+            ),
+            right=("total", "share", "p50", "p95"),
+        )
+    yield "## Findings"
+    if not diagnosis.findings:
+        yield texts.NO_FINDINGS if diagnosis.misses.total else texts.NOTHING_SLOW
+    for number, finding in enumerate(diagnosis.findings, start=1):
+        yield _finding(number, finding)
+    if diagnosis.missing_evidence:
+        yield "## Missing evidence"
+        yield table(
+            ("field", "why it matters", "how to record it"),
+            ((m.field, m.why, m.how) for m in diagnosis.missing_evidence),
+        )
+    if cost_model is not None:
+        yield "## What was expected"
+        yield table(
+            cost_model.columns,
+            ([_number(v) for v in row] for row in cost_model.iter_rows()),
+        )
+
+
+def _finding(number: int, finding: Finding) -> str:
+    lines = [f"### {number}. {cell(finding.sentence)}", ""]
+    lines.extend(f"- {line}" for line in finding_lines(finding))
+    if finding.action:
+        lines.append(f"- **try**: {finding.action}")
+    return "\n".join(lines)
+
+
+def _number(value: object) -> str:
+    if value is None:
+        return formats.UNKNOWN
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,190 @@
+"""The diagnosis in the terminal: the sentence first, then what it rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from tracekit.names import PHASE_COLOURS
+from tracekit.report import formats, texts
+from tracekit.report.console import make_table
+
+if TYPE_CHECKING:
+    from tracekit.analysis.diagnosis import Diagnosis, Finding, MissingEvidence, PhaseTotal
+
+_BAR_CELLS: Final = 24
+#: Findings shown with their evidence; the others are one sentence each.
+_DETAILED: Final = 3
+
+
+def render(diagnosis: Diagnosis, *, width: int = 80) -> Group:
+    """The whole diagnosis; on consoles under 100 characters the phase bars are left out."""
+    return Group(*_blocks(diagnosis, width))
+
+
+def _blocks(diagnosis: Diagnosis, width: int) -> Iterator[RenderableType]:
+    yield Text(diagnosis.sentence, style="bold")
+    yield Text()
+    for label, value in facts(diagnosis):
+        yield Text.assemble((f"{label:<10}", "dim"), value)
+    yield Text()
+    yield _percentiles(diagnosis)
+    if diagnosis.phases:
+        yield Text()
+        yield _phases(diagnosis.phases, bars=width >= 100)
+    yield Text()
+    if not diagnosis.findings:
+        yield Text(texts.NO_FINDINGS if diagnosis.misses.total else texts.NOTHING_SLOW)
+    for number, finding in enumerate(diagnosis.findings[:_DETAILED], start=1):
+        yield from _finding(number, finding)
+    if len(diagnosis.findings) > _DETAILED:
+        for number, finding in enumerate(diagnosis.findings[_DETAILED:], start=_DETAILED + 1):
+            yield Text(f"{number}. {finding.sentence}")
+        yield Text("their evidence: --format md or --json", style="dim")
+        yield Text()
+    if diagnosis.unexplained_share is not None:
+        yield Text(
+            f"no finding accounts for {formats.percent(diagnosis.unexplained_share)} of the "
+            "violations",
+            style="dim",
+        )
+    yield from _missing(diagnosis.missing_evidence)
+
+
+def facts(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
+    """The lines above the tables, as (label, text): window, requests, limits, misses, coverage."""
+    window = diagnosis.window
+    span = ""
+    if window.first_unix_ns is not None and window.last_unix_ns is not None:
+        span = f" ({formats.time(window.first_unix_ns)} to {formats.time(window.last_unix_ns)})"
+    yield "window", f"{window.text}{span}"
+    yield "requests", _requests(diagnosis)
+    yield "slow", _limits(diagnosis)
+    misses = diagnosis.misses
+    by_metric = ", ".join(f"{texts.slo_label(m)} {n:,}" for m, n in misses.by_metric.items() if n)
+    yield (
+        "over it",
+        formats.plural(misses.total, "request") + (f" ({by_metric})" if by_metric else ""),
+    )
+    if diagnosis.goodput is not None:
+        goodput = diagnosis.goodput
+        rate = (
+            ""
+            if goodput.requests_per_s is None
+            else f", {formats.number(goodput.requests_per_s, 2)} requests/s"
+        )
+        yield (
+            "goodput",
+            f"{formats.percent(goodput.share)} of {formats.count(goodput.n)} requests met every "
+            f"limit{rate}",
+        )
+    if diagnosis.coverage is not None:
+        yield "coverage", f"{formats.percent(diagnosis.coverage)} of the time is explained"
+
+
+def _requests(diagnosis: Diagnosis) -> str:
+    counts = diagnosis.requests
+    parts = [f"{counts.total:,}: {counts.completed:,} completed"]
+    parts.extend(
+        f"{n:,} {word}"
+        for word, n in (
+            ("aborted", counts.aborted),
+            ("failed", counts.errored),
+            ("timed out", counts.timeout),
+            ("open", counts.open),
+            ("superseded by a later attempt", counts.superseded),
+        )
+        if n
+    )
+    parts.extend(f"{n:,} quarantined ({reason})" for reason, n in counts.quarantined.items())
+    if counts.without_clock:
+        parts.append(f"{counts.without_clock:,} without a start time, in every window")
+    return ", ".join(parts)
+
+
+def _limits(diagnosis: Diagnosis) -> str:
+    slo = diagnosis.slo
+    given = [
+        f"{texts.slo_label(metric)} over {formats.ms(limit)}"
+        for metric, limit in (("ttft", slo.ttft_ms), ("tpot", slo.tpot_ms), ("e2e", slo.e2e_ms))
+        if limit is not None
+    ]
+    if slo.source == "given":
+        return ", ".join(given)
+    return texts.SLOWEST + (f" ({', '.join(given)})" if given else "")
+
+
+def _percentiles(diagnosis: Diagnosis) -> RenderableType:
+    table = make_table("", "p50", "p95", "p99", "n", "what", right=("p50", "p95", "p99", "n"))
+    for name, (label, meaning) in texts.METRICS.items():
+        p = diagnosis.percentiles.get(name)
+        if p is None or not p.n:
+            continue
+        if p.kind:
+            meaning += f" [{p.kind}]"
+        table.add_row(
+            label,
+            formats.ms(p.p50),
+            formats.ms(p.p95),
+            formats.ms(p.p99),
+            formats.count(p.n),
+            Text(meaning, style="dim"),
+        )
+    return table
+
+
+def _phases(phases: tuple[PhaseTotal, ...], *, bars: bool) -> RenderableType:
+    names = ["phase", "total", "share", "p50", "p95", *([""] if bars else [])]
+    table = make_table(*names, right=("total", "share", "p50", "p95"))
+    for phase in phases:
+        colour = PHASE_COLOURS.get(phase.phase, "")
+        letter = texts.PHASE_LETTERS.get(phase.phase, "?")
+        cells: list[RenderableType] = [
+            Text.assemble((letter, colour), f" {texts.phase_label(phase.phase)}"),
+            formats.seconds(phase.seconds),
+            formats.percent(phase.share),
+            formats.ms(phase.p50_ms),
+            formats.ms(phase.p95_ms),
+        ]
+        if bars:
+            cells.append(Text(letter * round(phase.share * _BAR_CELLS), style=colour))
+        table.add_row(*cells)
+    return table
+
+
+def _finding(number: int, finding: Finding) -> Iterator[RenderableType]:
+    yield Text.assemble((f"{number}. ", "bold"), (finding.sentence, "bold"))
+    for line in finding_lines(finding):
+        yield Padding(Text(f"- {line}"), (0, 0, 0, 3), expand=False)
+    if finding.action:
+        yield Padding(
+            Text.assemble(("try: ", "bold green"), finding.action), (0, 0, 0, 3), expand=False
+        )
+    yield Text()
+
+
+def finding_lines(finding: Finding) -> list[str]:
+    """What the finding's sentence does not say: where, against what chance, and its evidence."""
+    lines = list(finding.evidence)
+    unnamed = [w for w in finding.workers if not any(w in line for line in lines)]
+    if unnamed:
+        lines.append(f"on {', '.join(unnamed)}")
+    if finding.placebo_share is not None:
+        lines.append(
+            f"ordinary variation alone would give {formats.percent(finding.placebo_share)}"
+        )
+    return lines
+
+
+def _missing(missing: tuple[MissingEvidence, ...]) -> Iterator[RenderableType]:
+    if not missing:
+        return
+    yield Text()
+    yield Text("missing evidence", style="bold")
+    for item in missing:
+        yield Text(f"- {item.field}: {item.why}")
+        yield Padding(Text(item.how, style="dim"), (0, 0, 0, 2), expand=False)

@@ -1,0 +1,72 @@
+"""What an import did, for people: what was taken, what was not and why, what was mapped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from rich.console import Group
+from rich.padding import Padding
+from rich.text import Text
+
+from tracekit.report import formats
+
+if TYPE_CHECKING:
+    from tracekit.ingest.summary import FileSummary, ImportSummary
+
+#: Files listed one by one; of more, only those with something to say.
+_FILES_SHOWN: Final = 12
+
+
+def render(summary: ImportSummary) -> Group:
+    """A block a file, then the totals."""
+    shown = [f for f in summary.files if len(summary.files) <= _FILES_SHOWN or _speaks(f)]
+    blocks: list[Text | Padding] = []
+    for file in shown:
+        head = Text.assemble((Path(file.path).name, "bold"), f"  {file.format}  ")
+        head.append(_counts(file))
+        blocks.append(head)
+        blocks.extend(Padding(line, (0, 0, 0, 2), expand=False) for line in _remarks(file))
+    silent = len(summary.files) - len(shown)
+    if silent:
+        blocks.append(Text(f"and {formats.plural(silent, 'more file')} without a remark"))
+    blocks.append(_total(summary))
+    return Group(*blocks)
+
+
+def _speaks(file: FileSummary) -> bool:
+    return bool(file.refused or file.notices or file.unmapped)
+
+
+def _counts(file: FileSummary) -> str:
+    taken = ", ".join(f"{n:,} {table.replace('_', ' ')}" for table, n in file.tables.items() if n)
+    parts = [taken or "nothing taken"]
+    if file.duplicates:
+        parts.append(f"{file.duplicates:,} there already")
+    if file.refused_count:
+        parts.append(f"{file.refused_count:,} refused")
+    return ", ".join(parts)
+
+
+def _remarks(file: FileSummary) -> Iterator[Text]:
+    # A column under its own name needs no mention.
+    foreign = [(t, o) for t, o in file.mapped.items() if t != o.partition(":")[0]]
+    if foreign:
+        yield Text("mapped: " + ", ".join(f"{theirs} -> {ours}" for theirs, ours in foreign))
+    if file.unmapped:
+        yield Text("kept as extra: " + ", ".join(file.unmapped))
+    for refusal in file.refused:
+        text = Text.assemble(
+            (f"refused {refusal.count:,}: {refusal.reason}", "red"), f" at {refusal.where}"
+        )
+        yield text.append(f" ({refusal.detail})") if refusal.detail else text
+    for notice in file.notices:
+        yield Text(f"note: {notice}", style="yellow")
+
+
+def _total(summary: ImportSummary) -> Text:
+    parts = [f"{formats.plural(summary.taken, 'row')} taken"]
+    parts.append(f"{summary.refused_count:,} refused")
+    parts.append(f"{formats.plural(summary.duplicates, 'duplicate')}")
+    return Text(", ".join(parts), style="bold")

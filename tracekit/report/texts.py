@@ -1,0 +1,58 @@
+"""The words that reports use: labels, headings, explanations. Numbers are not made here."""
+
+from __future__ import annotations
+
+from typing import Final
+
+#: One letter a phase, so that a timeline reads without colour.
+PHASE_LETTERS: Final[dict[str, str]] = {
+    "client_wait": "W",
+    "network": "N",
+    "route": "R",
+    "frontend": "F",
+    "queue": "Q",
+    "prefill": "P",
+    "queue_or_prefill": "B",
+    "kv_transfer": "K",
+    "decode": "D",
+    "unexplained": "?",
+}
+
+#: What each metric of the percentiles is, next to its number.
+METRICS: Final[dict[str, tuple[str, str]]] = {
+    "ttft_ms": ("TTFT", "start to first token of any channel"),
+    "ttfa_ms": ("TTFA", "start to first visible answer token"),
+    "tpot_ms": ("TPOT", "(last token - first token) / (output tokens - 1)"),
+    "itl_ms": ("ITL", "gap between tokens; a chunk's gap over its tokens"),
+    "e2e_ms": ("E2E", "intended start to last token"),
+}
+
+CLASSES: Final[dict[str, str]] = {
+    "attributed": "one phase exceeds what the request's shape explains",
+    "request_shape": "as slow as its size makes it",
+    "mixed": "several phases share the excess",
+    "unexplained": "the excess lies where no boundary explains the time",
+    "insufficient_evidence": "not enough evidence for a verdict",
+}
+
+NOTHING_SLOW: Final = "no finding: no request is over a limit"
+SLOWEST: Final = "the slowest 5 % of each model and route, since no limit is given"
+NO_FINDINGS: Final = "no finding: nothing exceeds what the requests' shapes explain"
+
+
+def phase_label(phase: str) -> str:
+    """``kv_transfer`` as people read it."""
+    return {"kv_transfer": "KV transfer", "queue_or_prefill": "queue or prefill"}.get(
+        phase, phase.replace("_", " ")
+    )
+
+
+def cause_label(cause: str) -> str:
+    """``prefill_interference`` as people read it."""
+    return cause.replace("_", " ").replace("kv ", "KV ").replace("gpu ", "GPU ")
+
+
+def slo_label(metric: str) -> str:
+    """``ttft`` or ``ttft_ms`` as people read it."""
+    name = metric if metric.endswith("_ms") else f"{metric}_ms"
+    return METRICS[name][0] if name in METRICS else metric
