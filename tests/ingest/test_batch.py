@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tracekit.errors import UsageError
@@ -16,6 +16,7 @@ from tracekit.ingest import Decoded, Rejected, decode_otlp_json, stamp
 from tracekit.ingest.batch import PAYLOAD_BYTES, TABLE_OF_SIGNAL, cut_payload, stamp_rows
 from tracekit.lake.schema import TABLES
 
+SLOW_IS_FINE = [HealthCheck.too_slow]  # the machine may be busy
 DAY_NS = 86_400 * 10**9
 NOW = 1_795_982_589_773_017_088  # 2026-11-29
 BAD = Rejected("traces", "bad_span_id", "why", "ab", None, "vllm", "{}")
@@ -53,6 +54,7 @@ def test_rows_get_origin_ingest_time_and_their_own_day() -> None:
 
 
 @given(st.lists(st.integers(1, 2**63 - 2), min_size=1, max_size=5))
+@settings(deadline=None, suppress_health_check=SLOW_IS_FINE)
 def test_every_day_is_the_utc_day(starts: list[int]) -> None:
     rows, _ = stamped(spans(*starts))
     epoch = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -145,6 +147,7 @@ def test_an_unknown_signal_is_the_callers_fault() -> None:
 
 
 @given(st.text())
+@settings(deadline=None, suppress_health_check=SLOW_IS_FINE)
 def test_a_cut_payload_is_short_valid_and_a_beginning(text: str) -> None:
     long = text * (PAYLOAD_BYTES // max(len(text), 1) + 1) if text else "x" * (PAYLOAD_BYTES * 2)
     cut = cut_payload(long)

@@ -13,16 +13,22 @@ from typing import Any
 
 import pytest
 import zstandard
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+)
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from tracekit.errors import SourceError, UsageError
 from tracekit.ingest import files
 from tracekit.ingest._json_split import split_objects
 from tracekit.ingest._streams import opened
+from tracekit.ingest._wire import signal_of
 from tracekit.ingest.files import Message, Unreadable, detect, expand, read_messages, signals
 
+SLOW_IS_FINE = [HealthCheck.too_slow]  # the machine may be busy
 DATA = Path(__file__).parents[1] / "data" / "vllm"
 LINES = gzip.decompress((DATA / "edge.otlp.jsonl.gz").read_bytes()).splitlines()
 METRICS = b'{"resourceMetrics":[{"scopeMetrics":[{"metrics":[]}]}]}'
@@ -104,6 +110,32 @@ def test_the_format_is_told_by_content_and_not_by_name(content: str, name: str) 
     assert detect(name, data, complete=True) == expected
 
 
+def test_the_signal_of_a_protobuf_message_is_told_by_its_first_item() -> None:
+    message = ExportTraceServiceRequest()
+    scope = message.resource_spans.add().scope_spans.add()
+    scope.spans.add(trace_id=b"bad id", start_time_unix_nano=5, end_time_unix_nano=6)
+    assert signal_of(message.SerializeToString()) == "traces"
+    scope.spans[0].ClearField("start_time_unix_nano")
+    scope.spans[0].ClearField("end_time_unix_nano")
+    scope.spans[0].trace_id, scope.spans[0].span_id = bytes(16), bytes(8)
+    assert signal_of(message.SerializeToString()) == "traces"
+    records = ExportLogsServiceRequest()
+    record = records.resource_logs.add().scope_logs.add().log_records.add()
+    record.observed_time_unix_nano = 5
+    assert signal_of(records.SerializeToString()) == "logs"
+    record.Clear()
+    record.time_unix_nano = 5
+    assert signal_of(records.SerializeToString()) == "logs"
+    samples = ExportMetricsServiceRequest()
+    metric = samples.resource_metrics.add().scope_metrics.add().metrics.add(name="x" * 16)
+    metric.gauge.data_points.add(time_unix_nano=5)
+    assert signal_of(samples.SerializeToString()) == "metrics"
+    assert signal_of(b"") is None
+    empty = ExportTraceServiceRequest()
+    empty.resource_spans.add()
+    assert signal_of(empty.SerializeToString()) is None
+
+
 @pytest.mark.parametrize("content", ["lines", "delimited", "framed", "bare", "array", "pretty"])
 def test_the_beginning_is_enough(content: str) -> None:
     expected, data = CONTENTS[content]
@@ -154,7 +186,7 @@ def test_nothing_known_says_what_was_tried(data: bytes) -> None:
 
 
 @given(st.binary(max_size=200), st.booleans())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200, deadline=None, suppress_health_check=SLOW_IS_FINE)
 def test_any_bytes_have_a_format_or_one_error(data: bytes, complete: bool) -> None:
     try:
         found = detect("x", data, complete=complete)
@@ -249,7 +281,7 @@ JSON_VALUES = st.recursive(
     st.sampled_from([None, 2]),
     st.booleans(),
 )
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150, deadline=None, suppress_health_check=SLOW_IS_FINE)
 def test_objects_are_cut_out_whatever_the_chunks(
     objects: list[Any], chunk: int, indent: int | None, as_array: bool
 ) -> None:

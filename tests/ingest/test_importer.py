@@ -5,7 +5,9 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import os
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -290,6 +292,24 @@ def test_the_caller_may_name_the_format(store: Store, tmp_path: Path) -> None:
     assert run(store, path, source="otlp-jsonl").taken == 1
     with pytest.raises(UsageError, match="otlp-protobuf-delimited"):
         run(store, path, source="otlp")
+
+
+def test_a_file_name_that_is_not_unicode(store: Store, tmp_path: Path) -> None:
+    path = os.path.join(os.fsencode(tmp_path), b"\xff.jsonl")
+    with open(path, "wb") as file:
+        file.write(line(1) + b"\nbad\n")
+    (summary,) = run(store, os.fsdecode(path)).files
+    assert (summary.taken, summary.refused_count) == (1, 1)
+    assert summary.path.endswith("\ufffd.jsonl")
+
+
+def test_a_named_pipe_is_read_as_it_comes(store: Store, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=lambda: pipe.write_bytes(gzip.compress(line(1, count=3))))
+    writer.start()
+    assert run(store, pipe).taken == 3
+    writer.join()
 
 
 def test_all_signals_in_one_file(store: Store, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from google.protobuf import json_format
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
@@ -24,7 +24,8 @@ from tracekit.ingest.batch import DECODED_SCHEMA, PAYLOAD_BYTES
 
 SIGNALS = ("traces", "metrics", "logs")
 DATA = Path(__file__).parents[1] / "data" / "vllm"
-EXAMPLES = settings(max_examples=40, deadline=None)
+SLOW_IS_FINE = [HealthCheck.too_slow]  # the machine may be busy
+EXAMPLES = settings(max_examples=40, deadline=None, suppress_health_check=SLOW_IS_FINE)
 
 UINT64 = st.one_of(st.integers(0, 2**64 - 1), st.integers(10**18, 2 * 10**18), st.just(0))
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -277,7 +278,7 @@ def _decodes_or_one_error(decode: Any, signal: str, data: bytes) -> None:
 @pytest.mark.parametrize("decode", [decode_otlp_protobuf, decode_otlp_json])
 @pytest.mark.parametrize("signal", SIGNALS)
 @given(data=st.binary(max_size=300))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100, deadline=None, suppress_health_check=SLOW_IS_FINE)
 def test_any_bytes(decode: Any, signal: str, data: bytes) -> None:
     _decodes_or_one_error(decode, signal, data)
 
@@ -306,7 +307,7 @@ ANY_JSON = st.recursive(
 
 @pytest.mark.parametrize("signal", SIGNALS)
 @given(value=ANY_JSON, where=st.integers(0, 3))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100, deadline=None, suppress_health_check=SLOW_IS_FINE)
 def test_any_json(signal: str, value: Any, where: int) -> None:
     _, (blocks, scopes, items), _ = MESSAGES[signal]
     names = [json_format_name(n) for n in (blocks, scopes, items)]
@@ -332,7 +333,7 @@ def _real(suffix: str) -> bytes:
     ("decode", "suffix"), [(decode_otlp_protobuf, "pb"), (decode_otlp_json, "jsonl")]
 )
 @given(data=st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150, deadline=None, suppress_health_check=SLOW_IS_FINE)
 def test_a_real_message_with_bytes_changed_or_cut(
     decode: Any, suffix: str, data: st.DataObject
 ) -> None:

@@ -81,10 +81,11 @@ def test_ids_in_hex_or_base64() -> None:
         TRACE + "00",
         "g" * 32,
         TRACE[:-2] + "é1",
-        TRACE[:30] + " 1",
+        TRACE[:28] + "  10",
         12,
         [TRACE],
         base64.b64encode(b"fifteen bytes..").decode(),
+        base64.b64encode(b"fourteen bytes").decode() + "====",
         "abcdef0123456789abcdef01",
     ],
 )
@@ -95,6 +96,15 @@ def test_bad_trace_ids_are_refused(bad: Any) -> None:
     assert rejected.reason == "bad_trace_id"
     assert (rejected.span_id, rejected.service_name) == (SPAN, "vllm")
     assert json.loads(rejected.payload)["attributes"] == {"a": 1}
+
+
+def test_a_shorter_id_of_the_same_length_in_base64_is_none() -> None:
+    # Seven and eight bytes both take twelve characters.
+    seven = base64.b64encode(bytes(range(1, 8))).decode()
+    blank = SPAN[:-4] + "  08"
+    links = [{"traceId": TRACE, "spanId": bad} for bad in (seven, blank)]
+    assert [link["span_id"] for link in json.loads(one_row(links=links)["links"])] == [None, None]
+    assert reasons(span(spanId=seven)) == ["bad_span_id"]
 
 
 def test_integers_as_strings_or_numbers_and_enums_by_name() -> None:

@@ -16,6 +16,8 @@ from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
 
 from tracekit.errors import SourceError, UsageError
 from tracekit.ingest import Decoded, decode_otlp_protobuf
+from tracekit.ingest._collect import new_rows
+from tracekit.ingest.otlp_protobuf import add_protobuf
 
 TRACE = bytes(range(1, 17))
 SPAN = bytes(range(1, 9))
@@ -183,6 +185,27 @@ def test_strings_of_every_length_survive() -> None:
     assert json.loads(one_row(message)["attributes"]) == texts
 
 
+def test_the_last_of_two_values_in_one_attribute_wins() -> None:
+    # Legal protobuf that no encoder writes; the short way must leave it to the parser.
+    raw = b"\x0a\x01a\x18\x05"  # string_value, then int_value
+    pair = b"\x0a\x01k\x12" + bytes([len(raw)]) + raw
+    message, scope = request()
+    span(scope).attributes.append(KeyValue(key="k", value=any_value("xxx")))
+    placeholder = KeyValue(key="k", value=any_value("xxx")).SerializeToString()
+    assert len(placeholder) == len(pair)
+    data = message.SerializeToString().replace(placeholder, pair)
+    (row,) = decode_otlp_protobuf("traces", data).table.to_pylist()
+    assert row["attributes"] == '{"k":5}'
+
+
+def test_the_route_is_the_template_before_the_path() -> None:
+    keys = ["http.route", "url.path", "http.target"]
+    message, scope = request()
+    for first in range(3):
+        span(scope, {key: key for key in keys[first:]})
+    assert decode(message).table["http_route"].to_pylist() == keys
+
+
 def test_the_last_of_two_equal_keys_wins() -> None:
     message, scope = request()
     made = span(scope, {"gen_ai.request.model": "first"})
@@ -273,6 +296,21 @@ def test_many_rows_keep_their_order() -> None:
     table = decode(message).table
     assert table["start_unix_ns"].to_pylist() == [START + n for n in range(5000)]
     assert [json.loads(a)["n"] for a in table["attributes"].to_pylist()] == list(range(5000))
+
+
+def test_messages_added_one_after_another_are_one_table() -> None:
+    rows = new_rows("traces")
+    for number in range(6):
+        message, scope = request({"service.name": f"s{number}"})
+        for _ in range(1000):
+            span(scope, {"n": number})
+        add_protobuf(rows, message.SerializeToString())
+        assert len(rows) == 1000 * (number + 1)
+    table = rows.decoded().table
+    assert table.num_rows == 6000
+    expected = [(f"s{n}", f'{{"n":{n}}}') for n in range(6) for _ in range(1000)]
+    services, attributes = (table[c].to_pylist() for c in ("service_name", "attributes"))
+    assert list(zip(services, attributes, strict=True)) == expected
 
 
 # -- spans that are refused --------------------------------------------------------------------

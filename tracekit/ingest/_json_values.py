@@ -138,13 +138,16 @@ def identifier(value: Any, width: int, reason: str) -> bytes:
     if not value:
         return b""
     if value.__class__ is str:
+        decoded = b""
         try:
-            if len(value) == 2 * width and value.isalnum():
-                return bytes.fromhex(value)
-            if len(value) == 4 * -(-width // 3) and value[-1] == "=":
-                return base64.b64decode(value, validate=True)
+            if len(value) == 2 * width:
+                decoded = bytes.fromhex(value)
+            elif len(value) == 4 * -(-width // 3) and value[-1] == "=":
+                decoded = base64.b64decode(value, validate=True)
         except (ValueError, binascii.Error):
             pass  # refused below, with its text
+        if len(decoded) == width:  # fromhex skips blanks, base64 of fewer bytes is as long
+            return decoded
     raise BadItemError(reason, f"{show(value)}: not {width} bytes in hex or base64")
 
 

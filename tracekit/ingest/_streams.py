@@ -143,7 +143,12 @@ def opened(path: str, *, advanced: Callable[[int], None]) -> Iterator[Source]:
                 _spool(path, raw)
         except OSError as error:
             raise _unreadable(path, error) from None
-        name = "standard input" if path == STANDARD_INPUT else path
+        # A file name need not be Unicode; the columns and messages it goes into must.
+        name = (
+            "standard input"
+            if path == STANDARD_INPUT
+            else os.fsencode(path).decode("utf-8", "replace")
+        )
         yield Source(name, raw, advanced)
 
 

@@ -87,8 +87,11 @@ def expand(paths: Sequence[str]) -> list[tuple[str, bool]]:
 
 
 def _files_beneath(folder: str) -> list[str]:
+    def unreadable(error: OSError) -> None:
+        raise UsageError(f"cannot read folder {error.filename}: {error.strerror}") from None
+
     found = []
-    for parent, folders, files in os.walk(folder):
+    for parent, folders, files in os.walk(folder, onerror=unreadable):
         folders[:] = sorted(f for f in folders if not f.startswith("."))
         found += [
             path
