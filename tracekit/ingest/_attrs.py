@@ -27,6 +27,11 @@ INT32_MIN: Final = -(2**31)
 _SORTED: Final = orjson.OPT_SORT_KEYS
 
 
+#: Longest JSON text of a resource, and longest value kept of one that is longer.
+_RESOURCE_CHARS: Final = 32_768
+_WORD_CHARS: Final = 512
+
+
 class BadItemError(Exception):
     """One span, point or record cannot be stored; never leaves `tracekit.ingest`."""
 
@@ -72,13 +77,31 @@ def resource_of(attributes: dict[str, Any], *, keep_text: bool) -> Resource:
     if not keep_text:
         attributes = drop_text(attributes)
     return Resource(
-        text=dump(attributes),
+        text=_resource_text(attributes),
         service_name=_word(attributes.get("service.name")),
         service_instance_id=_word(attributes.get("service.instance.id")),
         host_name=_word(attributes.get("host.name")),
         process_id=_word(attributes.get("process.pid", attributes.get("vllm.process_id"))),
         process_rank=rank_of(attributes) or _vllm_rank(attributes),
     )
+
+
+def _resource_text(attributes: dict[str, Any]) -> str:
+    """JSON of a resource; long values are cut, since every row of the process repeats it.
+
+    BadItemError if it is too large even so: a megabyte here would become one a span.
+    """
+    text = dump(attributes)
+    if len(text) <= _RESOURCE_CHARS:
+        return text
+    cut = {}
+    for key, value in attributes.items():
+        written = dump(value)
+        cut[key] = value if len(written) <= _WORD_CHARS else written[:_WORD_CHARS] + "... (cut)"
+    text = dump(cut)
+    if len(text) > _RESOURCE_CHARS:
+        raise BadItemError("resource_too_large", f"{len(text)} characters of resource attributes")
+    return text
 
 
 def rank_of(attributes: Mapping[str, Any]) -> str | None:
@@ -96,6 +119,6 @@ def _vllm_rank(attributes: Mapping[str, Any]) -> str | None:
 
 
 def _word(value: object) -> str | None:
-    if value is None or isinstance(value, str):
-        return value
-    return dump(value)
+    if value is None:
+        return None
+    return (value if isinstance(value, str) else dump(value))[:_WORD_CHARS]

@@ -72,7 +72,6 @@ def walk(document: dict[str, Any], rows: Rows, *, lenient: bool) -> None:
         if lenient:
             items = [item for item in items if _good_unicode(rows, item)]
         walk_items(items, rows)
-    rows.message_ends()
 
 
 def _groups(document: dict[str, Any], signal: str) -> list[_Group]:

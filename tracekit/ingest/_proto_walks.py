@@ -53,7 +53,6 @@ def walk(request: Any, rows: Rows) -> None:
                 continue
             for _ in found:
                 rows.reject(broken.reason, f"resource: {broken.detail}", {})
-    rows.message_ends()
 
 
 def open_group(rows: Rows, resource: Any, scope: Any) -> BadItemError | None:

@@ -6,17 +6,22 @@ drops text, and builds the Arrow table at the end. Nothing here knows a wire for
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
+from tracekit.errors import SourceError
 from tracekit.ingest._attrs import INT64_MAX, INT64_MIN, Resource, dump
 from tracekit.ingest.batch import DECODED_SCHEMA, Decoded, Rejected, cut_payload
 
 _DETAIL_CHARS: Final = 300
 _SEAL_ROWS: Final = 2048
+
+#: Refused items kept of one message; each holds a payload.
+_MAX_BAD_ITEMS: Final = 10_000
 
 
 class Rows:
@@ -37,6 +42,7 @@ class Rows:
         self._service: str | None = None
         self._sealed: list[pa.Table] = []
         self._sealed_rows = 0
+        self._bad_in_message = 0
 
     def __len__(self) -> int:
         return self._sealed_rows + len(self._rows)
@@ -56,7 +62,15 @@ class Rows:
         trace_id: str | None = None,
         span_id: str | None = None,
     ) -> None:
-        """Counts one item as refused; ``payload`` must hold no text already."""
+        """Counts one item as refused; ``payload`` must hold no text already.
+
+        SourceError once a single message has more bad items than any sender makes by mistake.
+        """
+        self._bad_in_message += 1
+        if self._bad_in_message > _MAX_BAD_ITEMS:
+            raise SourceError(
+                f"more than {_MAX_BAD_ITEMS:,} bad items in one message", how="send it in parts"
+            )
         try:
             text = dump(payload)
         except (TypeError, ValueError):  # a string that is not Unicode, an integer over 64 bits
@@ -73,12 +87,25 @@ class Rows:
             )
         )
 
-    def message_ends(self) -> None:
-        """All items of a message are added: turns them into columns if they are many enough.
+    @contextmanager
+    def message(self) -> Iterator[None]:
+        """The items of one message are added inside; a SourceError takes them all back.
 
-        Python objects of a few thousand rows still sit in the processor's cache; those of a whole
-        commit do not, and cost twice as much to turn into columns.
+        Afterwards rows become columns if they are many enough: Python objects of a few thousand
+        rows still sit in the processor's cache; those of a whole commit do not, and cost twice as
+        much to turn into columns.
         """
+        held: tuple[list[Any], ...] = (self._rows, self.rejected, self._groups, self._group_starts)
+        sizes = [len(part) for part in held]
+        service = self._service
+        self._bad_in_message = 0
+        try:
+            yield
+        except SourceError:
+            for part, size in zip(held, sizes, strict=True):
+                del part[size:]
+            self._service = service
+            raise
         if len(self._rows) >= _SEAL_ROWS:
             self._seal()
 

@@ -46,7 +46,8 @@ def add_document(rows: Rows, document: object, *, lenient: bool = False) -> None
         if found:
             raise SourceError(f"a request for {' and '.join(found)}, not {rows.signal}")
         raise SourceError(f"no {wanted} in the object", how="OTLP/JSON names are lowerCamelCase")
-    walk(document, rows, lenient=lenient)
+    with rows.message():
+        walk(document, rows, lenient=lenient)
 
 
 def signals_of(document: object) -> tuple[str, ...]:

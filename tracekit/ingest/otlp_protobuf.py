@@ -32,12 +32,13 @@ def decode_otlp_protobuf(signal: str, data: bytes, *, keep_text: bool = False) -
 
 def add_protobuf(rows: Rows, data: bytes) -> None:
     """Adds the items of one export request to ``rows``; SourceError leaves ``rows`` as it was."""
-    try:
-        request = REQUEST[rows.signal].FromString(data)
-    except DecodeError:
-        _salvage(rows, data)
-    else:
-        walk(request, rows)
+    with rows.message():
+        try:
+            request = REQUEST[rows.signal].FromString(data)
+        except DecodeError:
+            _salvage(rows, data)
+        else:
+            walk(request, rows)
 
 
 def _salvage(rows: Rows, data: bytes) -> None:
