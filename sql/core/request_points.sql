@@ -1,6 +1,6 @@
 -- The boundary points of each request, gathered from its legs, and which way its timeline is cut.
 -- grain: one row per (request_key, revision)
--- inputs: legs
+-- inputs: legs, request_groups
 -- request_key: identity of the request
 -- revision: [unix ns] settle pass that wrote the row
 -- has_clock: 1 if times are unix times, 0 if they count from the request's start
@@ -35,6 +35,7 @@
 -- e_prefill_end: [unix ns] prefill done, where it is not the first token
 -- e_kv_start: [unix ns] KV transfer began
 -- e_kv_end: [unix ns] KV transfer ended
+-- e_prefilled: 1 if a leg knows both ends of prefill
 -- e_first: [unix ns] first token
 -- e_last: [unix ns] last token
 -- e_end: [unix ns] end of the engine's leg
@@ -124,6 +125,9 @@ with w as (
         max(case when role in ('engine', 'decode_engine') then worker end) as e_worker,
         max(case when role in ('engine', 'decode_engine') and leg_quarantine is not null
             then 1 else 0 end) as e_bad,
+        max(case when role in ('engine', 'decode_engine') and scheduled_unix_ns is not null
+            and coalesce(prefill_end_unix_ns, first_token_unix_ns) is not null
+            then 1 else 0 end) as e_prefilled,
         -- which points a leg knows: legs that know different ones are not cut as if they were one
         max(case when role in ('engine', 'decode_engine')
             then (case when recv_unix_ns is null then 0 else 1 end)
@@ -153,7 +157,7 @@ with w as (
             then coalesce(recv_unix_ns, queued_unix_ns, scheduled_unix_ns, kv_start_unix_ns,
                 prefill_end_unix_ns, first_token_unix_ns) end) as en_first,
         max(case when role in ('engine', 'prefill_engine', 'decode_engine')
-            then coalesce(last_token_unix_ns, first_token_unix_ns, kv_end_unix_ns,
+            then coalesce(last_token_unix_ns, leg_end_unix_ns, first_token_unix_ns, kv_end_unix_ns,
                 prefill_end_unix_ns, scheduled_unix_ns, queued_unix_ns, recv_unix_ns) end) as in_last,
         max(case when role in ('engine', 'prefill_engine', 'decode_engine')
             then coalesce(leg_end_unix_ns, last_token_unix_ns) end) as in_end
@@ -161,10 +165,14 @@ with w as (
     group by request_key, revision
 ),
 
+-- a call that was retried was meant to start with its first attempt
 x as (
     select
-        request_key, revision, has_clock, is_pd,
-        c_n, c_intended, c_send,
+        w.request_key, w.revision, has_clock, is_pd,
+        c_n,
+        case when g.first_start_ns < coalesce(c_intended, g.first_start_ns + 1)
+            then g.first_start_ns else c_intended end as c_intended,
+        coalesce(g.attempt_start_ns, c_send) as c_send,
         coalesce(c_first_measured, c_first_any) as c_first,
         coalesce(c_first_measured_src, c_first_any_src) as c_first_src,
         coalesce(c_kind_measured, c_kind_any) as c_kind,
@@ -175,7 +183,8 @@ x as (
         case when c_gave_up = 1 and c_first_any is null then 1 else 0 end as c_waiting,
         g_n, g_recv, g_end,
         p_n, p_recv, p_queued, p_scheduled, p_first, p_end, p_scheduled_src, p_first_src, p_worker,
-        e_n, e_recv, e_queued, e_scheduled, e_prefill_end, e_kv_start, e_kv_end, e_first, e_last,
+        e_n, e_recv, e_queued, e_scheduled, e_prefill_end, e_kv_start, e_kv_end, e_prefilled,
+        e_first, e_last,
         e_end, e_scheduled_src, e_prefill_src, e_kv_src, e_last_src, e_worker, step_wait, e_bad,
         case when c_output > e_output then 1 else 0 end as e_incomplete,
         coalesce(e_shapes, 0)
@@ -186,6 +195,8 @@ x as (
         + coalesce(e_first_max - e_first, 0) + coalesce(e_last - e_last_min, 0) as e_spread,
         in_first, en_first, in_last, in_end,
         case
+            when g.first_start_ns < coalesce(c_intended, g.first_start_ns + 1)
+                then g.first_start_ns
             when c_n > 0 then coalesce(c_intended, c_send, in_first, c_first, c_end)
             else in_first
         end as wall_start,
@@ -195,6 +206,7 @@ x as (
             else g_end
         end as wall_end
     from w
+    left join request_groups as g on w.request_key = g.request_key
 ),
 
 -- the chain of points a request in sequence passes, unknown ones taking the next one known
@@ -222,7 +234,7 @@ select
     x.p_n, x.p_recv, x.p_queued, x.p_scheduled, x.p_first, x.p_end, x.p_scheduled_src,
     x.p_first_src, x.p_worker,
     x.e_n, x.e_recv, x.e_queued, x.e_scheduled, x.e_prefill_end, x.e_kv_start, x.e_kv_end,
-    x.e_first, x.e_last, x.e_end, x.e_scheduled_src, x.e_prefill_src, x.e_kv_src, x.e_last_src,
+    x.e_prefilled, x.e_first, x.e_last, x.e_end, x.e_scheduled_src, x.e_prefill_src, x.e_kv_src, x.e_last_src,
     x.e_worker, x.step_wait, x.e_incomplete, x.in_first, x.en_first, x.in_last,
     x.wall_start,
     case when x.wall_end > x.wall_start then x.wall_end else x.wall_start end as wall_end,

@@ -112,7 +112,7 @@ t as (
         case when (p.is_pd = 0 and p.e_queued is not null and p.e_scheduled is not null)
             or (p.p_queued is not null and p.p_scheduled is not null) then 1 else 0 end
             as knows_queue,
-        case when (p.is_pd = 0 and p.e_scheduled is not null)
+        case when (p.is_pd = 0 and p.e_prefilled = 1)
             or p.p_scheduled is not null then 1 else 0 end as knows_prefill,
         case when p.is_pd = 1 or p.e_kv_start is not null then 1 else 0 end as knows_kv,
         case when (p.e_first is not null and p.e_last is not null)
@@ -180,7 +180,7 @@ select
         as decode_worker,
     coalesce(l.e_input, l.any_input) as input_tokens,
     l.cached_tokens, l.cache_write_tokens,
-    o.output_tokens,
+    case when o.output_tokens <= 1000000000000 then o.output_tokens end as output_tokens,
     l.reasoning_tokens,
     case when l.tokens_server = 1 then 'server' when l.tokens_client = 1 then 'client'
         when l.tokens_estimated = 1 then 'estimated' end as tokens_source,
@@ -226,6 +226,7 @@ select
         when t.wall_end <= t.wall_start then 'no_wall_time'
         when t.wall_end - t.wall_start > 86400000000000 then 'absurd_duration:e2e'
         when l.any_input < 0 or o.output_tokens < 0 then 'negative_tokens'
+        when l.any_input > 1000000000000 or o.output_tokens > 1000000000000 then 'absurd_tokens'
     end as quarantine_reason,
     case when f.queue_or_prefill_ms > 0 then f.queue_or_prefill_ms end as queue_or_prefill_ms,
     l.kv_hidden_ms,

@@ -33,14 +33,16 @@ with c as (
         case when s.events is not null then
             list_min(list_transform(
                 list_filter(from_json(s.events, '[{"name":"VARCHAR","time_unix_ns":"BIGINT"}]'),
-                    lambda e: e.name = 'first_token'),
+                    lambda e: e.name = 'first_token'
+                        and e.time_unix_ns between s.start_unix_ns and s.end_unix_ns),
                 lambda e: e.time_unix_ns))
         end as first_token_event_ns,
         case when s.events is not null then
             list_min(list_transform(
                 list_filter(from_json(s.events, '[{"name":"VARCHAR","time_unix_ns":"BIGINT"}]'),
                     lambda e: e.name in ('gen_ai.content.completion.chunk', 'first_chunk',
-                        'First Token Stream Event')),
+                        'First Token Stream Event')
+                        and e.time_unix_ns between s.start_unix_ns and s.end_unix_ns),
                 lambda e: e.time_unix_ns))
         end as first_chunk_event_ns
     from spans as s
@@ -52,9 +54,12 @@ d as (
     select
         c.*,
         coalesce(try_cast(a[10] as boolean), try_cast(a[11] as boolean)) as is_streaming,
-        case when try_cast(a[1] as double) >= 0
+        -- within the call, or it is not believed
+        case when try_cast(a[1] as double) between 0 and (end_unix_ns - start_unix_ns) / 1e9
             then start_unix_ns + (round(try_cast(a[1] as double) * 1e9))::bigint
         end as first_chunk_ns,
+        case when try_cast(a[17] as bigint) between 0 and start_unix_ns
+            then try_cast(a[17] as bigint) end as intended_ns,
         coalesce(a[12], a[22]) as finish,
         coalesce(c.output_tokens, try_cast(a[5] as bigint)) as out_tokens,
         try_cast(a[14] as integer) as http_status
@@ -116,8 +121,8 @@ select
     end as ttft_kind,
     a[16] as chunk_times,
     1 as has_clock,
-    try_cast(a[17] as bigint) as intended_start_unix_ns,
-    case when try_cast(a[17] as bigint) is not null
+    intended_ns as intended_start_unix_ns,
+    case when intended_ns is not null
         then 'measured tracekit.intended_start_unix_ns' end as intended_start_src,
     start_unix_ns as send_unix_ns,
     'measured span start' as send_src,

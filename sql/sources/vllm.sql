@@ -22,18 +22,30 @@ with v as (
     where s.name = 'llm_request'
 ),
 
-d as (
+-- seconds to ns; what no duration can be (and NaN, which is the largest number here) is cut to a
+-- number that still is none, so that one bad span does not stop all others
+n as (
     select
         v.*,
-        (round(try_cast(a[1] as double) * 1e9))::bigint as queue_ns,
-        (round(try_cast(a[2] as double) * 1e9))::bigint as prefill_ns,
-        (round(try_cast(a[3] as double) * 1e9))::bigint as decode_ns,
-        (round(try_cast(a[4] as double) * 1e9))::bigint as ttft_ns,
-        (round(try_cast(a[5] as double) * 1e9))::bigint as e2e_ns,
-        coalesce(try_cast(a[6] as bigint), v.input_tokens) as prompt_tokens,
-        coalesce(try_cast(a[7] as bigint), v.output_tokens) as completion_tokens,
-        v.end_unix_ns - v.start_unix_ns as wall_ns
+        list_transform(
+            list_transform(a[1:5], lambda x: try_cast(x as double)),
+            lambda s: (round(case when s > 1e9 then 1e9 when s < -1e9 then -1e9 else s end * 1e9))::bigint
+        ) as ns
     from v
+),
+
+d as (
+    select
+        n.*,
+        ns[1] as queue_ns,
+        ns[2] as prefill_ns,
+        ns[3] as decode_ns,
+        ns[4] as ttft_ns,
+        ns[5] as e2e_ns,
+        coalesce(try_cast(a[6] as bigint), n.input_tokens) as prompt_tokens,
+        coalesce(try_cast(a[7] as bigint), n.output_tokens) as completion_tokens,
+        n.end_unix_ns - n.start_unix_ns as wall_ns
+    from n
 ),
 
 q as (

@@ -11,7 +11,7 @@ The connection must have the relations ``spans`` (raw spans, duplicates allowed)
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,6 +23,7 @@ from tracekit.analysis.gaps import GapSummary, summarize
 from tracekit.analysis.match import Assignment, Group, LegFacts, match, needs_parents
 from tracekit.analysis.sqlfiles import CORE, SOURCES, load
 from tracekit.lake.schema import LEGS, PHASES_TABLE, REQUESTS, TABLES, TOKEN_GAPS
+from tracekit.names import BOUNDARIES
 
 DERIVED: Final = ("legs", "phases", "token_gaps", "requests")
 
@@ -37,10 +38,14 @@ _DAY: Final = "strftime(make_timestamp({} // 1000), '%Y-%m-%d')"
 
 @dataclass(frozen=True)
 class Known:
-    """Request keys that settled legs already have: leg id → request key, key → its revision."""
+    """Request keys that settled legs already have: leg id → request key, key → its revision.
+
+    ``superseded`` holds the keys that settled as superseded attempts.
+    """
 
     key_of_leg: Mapping[str, str]
     revision_of_key: Mapping[str, int]
+    superseded: Set[str] = frozenset()
 
 
 NOTHING_KNOWN: Final = Known({}, {})
@@ -54,8 +59,8 @@ def derive(con: duckdb.DuckDBPyConnection, *, revision: int, known: Known = NOTH
     turn out to be part of another request get a row with ``merged_into``.
     """
     load_legs(con)
-    assignments, groups = _match(con)
-    assignments, groups, merged = _keep_keys(assignments, groups, known)
+    legs = leg_facts(con)
+    assignments, groups, merged = _keep_keys(legs, *_match(con, legs), known)
     _register(con, "leg_request", _assignment_table(assignments))
     _register(con, "request_groups", _group_table(groups))
     _build_legs(con, revision)
@@ -123,15 +128,16 @@ def leg_facts(con: duckdb.DuckDBPyConnection) -> list[LegFacts]:
                 kv_start_unix_ns, first_token_unix_ns) as start_ns,
             coalesce(leg_end_unix_ns, last_token_unix_ns, kv_end_unix_ns, prefill_end_unix_ns,
                 scheduled_unix_ns) as end_ns,
-            has_clock
+            has_clock, (status in ('error', 'aborted', 'timeout'))::integer as failed, attempt
         from leg_rows
         """,
     )
     return [LegFacts(*row) for row in zip(*columns, strict=True)]
 
 
-def _match(con: duckdb.DuckDBPyConnection) -> tuple[list[Assignment], list[Group]]:
-    legs = leg_facts(con)
+def _match(
+    con: duckdb.DuckDBPyConnection, legs: Sequence[LegFacts]
+) -> tuple[list[Assignment], list[Group]]:
     crowded = needs_parents(legs)
     parents: dict[str, dict[str, str | None]] = defaultdict(dict)
     if crowded:
@@ -149,41 +155,68 @@ def _match(con: duckdb.DuckDBPyConnection) -> tuple[list[Assignment], list[Group
 
 
 def _keep_keys(
-    assignments: list[Assignment], groups: list[Group], known: Known
+    facts: Sequence[LegFacts], assignments: list[Assignment], groups: list[Group], known: Known
 ) -> tuple[list[Assignment], list[Group], dict[str, str]]:
     """Requests with a settled leg keep its key; unchanged ones go; lost keys are merged."""
     if not known.key_of_leg:
         return assignments, groups, {}
-    legs_of: dict[str, list[str]] = defaultdict(list)
+    trace_of = {leg.leg_id: leg.trace_id for leg in facts}
+    legs_of: dict[str, set[str]] = defaultdict(set)
     for row in assignments:
-        legs_of[row.request_key].append(row.leg_id)
+        legs_of[row.request_key].add(row.leg_id)
+    settled_of: dict[str, set[str]] = defaultdict(set)
+    for leg, key in known.key_of_leg.items():
+        settled_of[key].add(leg)
     rename: dict[str, str | None] = {}
     taken: set[str] = set()
-    merged: dict[str, str] = {}
+    changed: list[tuple[bool, str, list[str]]] = []
     for group in groups:
         legs = legs_of[group.request_key]
         old = sorted({known.key_of_leg[leg] for leg in legs if leg in known.key_of_leg})
-        if old and all(leg in known.key_of_leg for leg in legs) and len(old) == 1:
+        if (
+            len(old) == 1
+            and all(leg in known.key_of_leg for leg in legs)
+            # legs that went over to a call that came later, a retry of this call that came later
+            and not any(leg in trace_of for leg in settled_of[old[0]] - legs)
+            and (old[0] in known.superseded) == (group.superseded_attempt == 1)
+        ):
             rename[group.request_key] = None
             taken.add(old[0])
         else:
-            # a settled request that split (its legs turn out to be two calls) leaves its key to one
-            free = [key for key in old if key not in taken]
-            rename[group.request_key] = free[0] if free else group.request_key
-            taken.update(free[:1])
-            for lost in free[1:]:
-                merged[lost] = rename[group.request_key] or group.request_key
+            changed.append((group.request_key not in old, group.request_key, old))
+    merged: dict[str, str] = {}
+    # a settled request that split (its legs turn out to be two calls) leaves its key to one
+    for _, request_key, old in sorted(changed):
+        free = [key for key in old if key not in taken]
+        key = request_key if request_key in free or not free else free[0]
+        rename[request_key] = key
+        taken.add(key)
+        merged.update((lost, key) for lost in free if lost != key)
+    # a call taken for a request that turns out to hold several is a leg of none of them
+    assigned = {row.leg_id for row in assignments}
+    in_trace = {
+        trace_of[leg]: named
+        for _, request_key, _ in sorted(changed, reverse=True)
+        for leg in legs_of[request_key]
+        if (named := rename[request_key]) is not None
+    }
+    for lost, legs in settled_of.items():
+        into = next(
+            (in_trace[t] for leg in sorted(legs) if (t := trace_of.get(leg)) in in_trace), None
+        )
+        if into is not None and not legs & assigned and all(leg in trace_of for leg in legs):
+            merged.setdefault(lost, into)
     kept = [
-        row._replace(request_key=key)
+        row._replace(request_key=named)
         for row in assignments
-        if (key := rename[row.request_key]) is not None
+        if (named := rename[row.request_key]) is not None
     ]
     return (
         kept,
         [
-            group._replace(request_key=key)
+            group._replace(request_key=named)
             for group in groups
-            if (key := rename[group.request_key]) is not None
+            if (named := rename[group.request_key]) is not None
         ],
         {lost: into for lost, into in merged.items() if lost not in taken},
     )
@@ -210,10 +243,14 @@ def _assignment_table(rows: Iterable[Assignment]) -> pa.Table:
 
 def _group_table(groups: Iterable[Group]) -> pa.Table:
     rows = list(groups)
-    ints = ("attempt", "superseded_attempt", "choices", "legs_count")
-    types = {
-        f: pa.int32() if f in ints else pa.float64() if f == "match_score" else pa.string()
-        for f in Group._fields
+    types = dict.fromkeys(Group._fields, pa.string()) | {
+        "attempt": pa.int32(),
+        "superseded_attempt": pa.int32(),
+        "first_start_ns": pa.int64(),
+        "attempt_start_ns": pa.int64(),
+        "choices": pa.int32(),
+        "legs_count": pa.int32(),
+        "match_score": pa.float64(),
     }
     return pa.table({f: pa.array([getattr(r, f) for r in rows], t) for f, t in types.items()})
 
@@ -232,6 +269,27 @@ def _build_legs(con: duckdb.DuckDBPyConnection, revision: int) -> None:
     con.execute(
         f"create or replace temp table legs as select {columns} "
         "from leg_rows as r join leg_request as m on r.leg_id = m.leg_id"
+    )
+    if one(con, "select count(*) from (select 1 from legs where has_clock = 0 limit 1)")[0]:
+        _give_clock(con)
+
+
+def _give_clock(con: duckdb.DuckDBPyConnection) -> None:
+    """Legs that count from the request's start, beside legs with a clock: put on that clock."""
+    moved = ", ".join(f"{b}_unix_ns = {b}_unix_ns + base.at_ns" for b in BOUNDARIES)
+    con.execute(
+        f"""
+        update legs set has_clock = 1, {moved}
+        from (
+            select request_key, coalesce(
+                min(case when role = 'client' then send_unix_ns end),
+                min(coalesce(recv_unix_ns, send_unix_ns, queued_unix_ns, scheduled_unix_ns,
+                    kv_start_unix_ns, first_token_unix_ns))) as at_ns
+            from legs where has_clock = 1 group by request_key
+        ) as base
+        where legs.request_key = base.request_key and legs.has_clock = 0
+            and base.at_ns is not null
+        """
     )
 
 

@@ -6,9 +6,9 @@ Pure Python over small tuples; reads no tables and writes none. The rules, in or
    parent, same arrival) and a prefill/decode pair (same id, same prompt length, one token first,
    different instances).
 2. A call leg (client, gateway) belongs to the unit below it if it holds only that unit. An
-   inference span holding several sequential units of one prompt holds attempts: it belongs to the
-   last. A call leg with no engine leg and no call leg below it is a unit of its own. A call leg
-   above several calls (an agent's endpoint) is a leg of none of them.
+   inference span holding several sequential units of one prompt, or failed calls before the last
+   one, holds attempts: it belongs to the last. A call leg with no engine leg and no call leg below
+   it is a unit of its own. A call leg above several calls (an agent's endpoint) is a leg of none.
 3. Across traces, units join by normalised request id where times and token counts agree.
 4. A log row that names the trace or request id of a traced call is its client leg.
 
@@ -24,8 +24,8 @@ from functools import cache
 from itertools import pairwise
 from typing import Final, NamedTuple
 
-#: Arrivals closer than this belong to one n > 1 call; they are stamped once per call.
-_SAME_ARRIVAL_NS: Final = 1_000_000
+#: The sequences of one n > 1 call carry one arrival time; this much is rounding.
+_SAME_ARRIVAL_NS: Final = 1_000
 #: A decode leg starts at most this long after its prefill leg ended.
 _HANDOFF_NS: Final = 5_000_000_000
 #: Slack when a call of one clock must contain a leg of another.
@@ -50,6 +50,8 @@ class LegFacts(NamedTuple):
     start_ns: int | None
     end_ns: int | None
     has_clock: int
+    failed: int = 0
+    attempt: int | None = None
 
 
 class Assignment(NamedTuple):
@@ -62,11 +64,17 @@ class Assignment(NamedTuple):
 
 
 class Group(NamedTuple):
-    """One row of the relation ``request_groups``."""
+    """One row of the relation ``request_groups``.
+
+    Of a client's later attempt, ``first_start_ns`` is when the first one started and
+    ``attempt_start_ns`` when it started itself; both are None for first attempts.
+    """
 
     request_key: str
     attempt: int
     superseded_attempt: int
+    first_start_ns: int | None
+    attempt_start_ns: int | None
     choices: int
     legs_count: int
     leg_roles: str
@@ -86,6 +94,8 @@ class _Unit:
     score: float = 1.0
     attempt: int = 1
     superseded: bool = False
+    first_start_ns: int | None = None
+    attempt_start_ns: int | None = None
 
     @property
     def norm_id(self) -> str | None:
@@ -122,7 +132,8 @@ class _Unit:
         spans = [e for e in self.engines if e.source != "request_log"]
         if len(spans) == 1 and self.prefill is None:
             return spans[0]
-        for legs in ([self.prefill] if self.prefill else [], spans, self.calls, self.phases):
+        calls = [c for c in self.calls if c.source != "request_log"]
+        for legs in ([self.prefill] if self.prefill else [], spans, calls, self.phases):
             if legs and not (legs is self.phases and self.logs):
                 return min(legs, key=lambda leg: (leg.start_ns or 0, leg.leg_id))
         return min(self.logs, key=lambda leg: (leg.start_ns or 0, leg.leg_id))
@@ -191,6 +202,7 @@ class _Trace:
     """The candidate legs of one trace and the way up from each."""
 
     def __init__(self, legs: Sequence[LegFacts], parents: Mapping[str, str | None]) -> None:
+        legs = sorted(legs, key=lambda leg: leg.leg_id)  # the result must not depend on their order
         self.calls = [leg for leg in legs if leg.role in _CALL_ROLES and leg.span_id]
         self.engines = [
             leg for leg in legs if leg.role not in _CALL_ROLES and leg.source != "tracekit"
@@ -243,39 +255,68 @@ class _Trace:
                 loose.append(unit)
                 place(unit, legs)
         units = units + loose
-        # calls with nothing below them are requests of their own (aborted, refused, client-only)
+        # calls with nothing below them are requests of their own (aborted, refused, client-only);
+        # then those that nobody holds yet: they hold each other in a circle
         with_calls_below = {c.leg_id for leg in self.calls for c in self.ancestors(leg)}
-        for call in self.calls:
-            if not holds[call.leg_id] and call.leg_id not in with_calls_below:
+        innermost = [c for c in self.calls if c.leg_id not in with_calls_below]
+        for call in (*innermost, *self.calls):
+            if not holds[call.leg_id]:
                 unit = _Unit(calls=[call])
                 units.append(unit)
                 by_unit[id(unit)] = unit
+                holds[call.leg_id].add(id(unit))
                 for up in self.ancestors(call):
                     holds[up.leg_id].add(id(unit))
-        # outer legs: a call that holds one unit only; sequential units of one prompt are attempts
-        for call in self.calls:
-            inside = holds[call.leg_id]
-            if len(inside) == 1:
-                unit = by_unit[next(iter(inside))]
-                if call not in unit.calls:
-                    unit.calls.append(call)
-            elif len(inside) > 1 and call.source == "genai_client":
-                _attempts(call, [by_unit[i] for i in inside])
+        _add_outer_calls([(c, [by_unit[i] for i in holds[c.leg_id]]) for c in self.calls])
         return units
 
 
-def _attempts(call: LegFacts, units: list[_Unit]) -> None:
-    """An inference span covers its library's retries: sequential units of one prompt below it."""
-    units.sort(key=lambda u: (u.start_ns, u.key_leg.leg_id))
-    for a, b in pairwise(units):
-        if a.end_ns > b.start_ns or a.input_tokens is None or a.input_tokens != b.input_tokens:
-            return
-        if not (a.engines and b.engines):
-            return
+def _add_outer_calls(calls: Sequence[tuple[LegFacts, list[_Unit]]]) -> None:
+    """Calls with what lies below each: one unit gets it as outer leg, of attempts the last one."""
+    for call, units in calls:
+        if len(units) == 1 and call not in units[0].calls:
+            units[0].calls.append(call)
+    last_of: dict[frozenset[int], _Unit] = {}
+    for call, units in calls:
+        held = frozenset(map(id, units))
+        if len(held) > 1 and call.source == "genai_client" and held not in last_of:
+            last = _last_attempt(units)
+            if last is not None:
+                last_of[held] = last
+    for call, units in calls:
+        if len(units) > 1:
+            found = last_of.get(frozenset(map(id, units)))
+            if found is not None:
+                found.calls.append(call)
+
+
+def _last_attempt(units: Sequence[_Unit]) -> _Unit | None:
+    """The last of the attempts that an inference span's library made; None if they are none."""
+    units = sorted(units, key=lambda u: (u.start_ns, u.key_leg.leg_id))
+    if not all(_is_retry(a, b) for a, b in pairwise(units)):
+        return None
+    _number_attempts(units)
+    return units[-1]
+
+
+def _is_retry(a: _Unit, b: _Unit) -> bool:
+    # a client that gave up does not wait for the engine to notice
+    over_ns = max((c.end_ns or 0 for c in a.calls), default=a.end_ns)
+    if over_ns > b.start_ns or not _same_tokens(a.input_tokens, b.input_tokens):
+        return False
+    if a.engines and b.engines:
+        return a.input_tokens is not None and b.input_tokens is not None
+    return any(call.failed for call in a.calls)
+
+
+def _number_attempts(units: Sequence[_Unit]) -> None:
+    first, last = units[0], units[-1]
     for number, unit in enumerate(units, start=1):
-        unit.attempt = number
-        unit.superseded = number < len(units)
-    units[-1].calls.append(call)
+        unit.attempt = max(number, unit.attempt)
+        unit.superseded = unit.superseded or unit is not last
+        if unit is not first:
+            unit.first_start_ns = first.start_ns
+            unit.attempt_start_ns = unit.start_ns
 
 
 def _contains(outer: _Unit, inner: _Unit) -> bool:
@@ -329,12 +370,11 @@ def _across_traces(units: list[_Unit]) -> list[_Unit]:
     for unit in units:
         if unit.engines and not unit.calls and unit.norm_id:
             engines[unit.norm_id].append(unit)
-    for unit in units:
-        if unit.engines or not unit.calls or not unit.norm_id:
-            continue
+    bare = [u for u in units if u.calls and not u.engines and u.norm_id]
+    for unit in sorted(bare, key=lambda u: (u.start_ns, u.key_leg.leg_id)):
         inside = [
             e
-            for e in engines.get(unit.norm_id, ())
+            for e in engines.get(unit.norm_id or "", ())
             if id(e) not in gone
             and not e.calls
             and _contains(unit, e)
@@ -359,25 +399,35 @@ def _join_logs(logs: Sequence[LegFacts], units: list[_Unit]) -> list[_Unit]:
             by_id[norm_id].append(unit)
     taken: set[int] = set()
     out = list(units)
-    phases_of: dict[str, LegFacts] = {}
+    # what a row tells of engine and gateway goes with the row
+    own_of: dict[str, list[LegFacts]] = defaultdict(list)
     rows = []
     for leg in logs:
-        if leg.leg_id.endswith("-phases"):
-            phases_of[leg.leg_id.removesuffix("-phases")] = leg
+        row_id, _, part = leg.leg_id.partition("-")
+        if part:
+            own_of[row_id].append(leg)
         else:
             rows.append(leg)
-    for row in sorted(rows, key=lambda r: (r.start_ns or 0, r.leg_id)):
-        own = phases_of.get(row.leg_id)
-        found, score = _find(row, by_trace, by_id, taken)
-        if found is None:
-            # phase columns of a row that matched nothing are its engine leg
-            out.append(_Unit(logs=[row], engines=[own] if own else []))
-        else:
+    rows.sort(key=lambda r: (r.start_ns or 0, r.leg_id))
+    # rows that lie beside a call choose first: the slack for clocks must not give it to another
+    for slack_ns in (0, _CLOCK_SLACK_NS):
+        left = []
+        for row in rows:
+            found, score = _find(row, by_trace, by_id, taken, slack_ns)
+            if found is None:
+                left.append(row)
+                continue
             taken.add(id(found))
             found.logs.append(row)
-            if own is not None:
-                found.phases.append(own)
+            found.phases.extend(own_of.get(row.leg_id, ()))
             found.score = min(found.score, score)
+        rows = left
+    for row in rows:
+        # phase columns of a row that matched nothing are its legs
+        own = own_of.get(row.leg_id, ())
+        engines = [leg for leg in own if leg.role not in _CALL_ROLES]
+        gateways = [leg for leg in own if leg.role in _CALL_ROLES]
+        out.append(_Unit(logs=[row], engines=engines, calls=gateways))
     return out
 
 
@@ -386,34 +436,62 @@ def _find(
     by_trace: Mapping[str, list[_Unit]],
     by_id: Mapping[str, list[_Unit]],
     taken: set[int],
+    slack_ns: int,
 ) -> tuple[_Unit | None, float]:
-    def fits(unit: _Unit, *, clock: bool) -> bool:
+    """The call that a log row names, and how surely; ``(None, 0)`` if there is none."""
+
+    def fits(unit: _Unit) -> bool:
         if id(unit) in taken or unit.superseded:
             return False
         if not _same_tokens(row.input_tokens, unit.input_tokens):
             return False
-        if not clock or not row.has_clock or row.start_ns is None:
+        if not row.has_clock or row.start_ns is None:
             return True
         return (
-            row.start_ns - _CLOCK_SLACK_NS <= unit.end_ns
-            and unit.start_ns <= (row.end_ns or row.start_ns) + _CLOCK_SLACK_NS
+            row.start_ns - slack_ns <= unit.end_ns
+            and unit.start_ns <= (row.end_ns or row.start_ns) + slack_ns
         )
 
+    def nearest(near: list[_Unit], score: float) -> tuple[_Unit | None, float]:
+        """One call is sure; of several the row's start tells, if it has one."""
+        if len(near) == 1:
+            return near[0], score
+        if not near or row.start_ns is None or not row.has_clock:
+            return None, 0.0
+        start = row.start_ns
+        return min(near, key=lambda u: (abs(u.start_ns - start), u.key_leg.leg_id)), 0.7
+
     if row.trace_id:
-        near = [u for u in by_trace.get(row.trace_id, ()) if fits(u, clock=True)]
-        if len(near) > 1 and row.norm_request_id:
-            named = [u for u in near if u.norm_id == row.norm_request_id]
-            near = named or near
-        if len(near) == 1:
-            return near[0], 1.0
+        near = [u for u in by_trace.get(row.trace_id, ()) if fits(u)]
+        named = [u for u in near if u.norm_id == row.norm_request_id]
+        unit, score = nearest(named if row.norm_request_id and named else near, 1.0)
+        if unit is not None:
+            return unit, score
     if row.norm_request_id:
-        near = [u for u in by_id.get(row.norm_request_id, ()) if fits(u, clock=True)]
-        if len(near) == 1:
-            return near[0], 0.95
-        if len(near) > 1 and row.start_ns is not None and row.has_clock:
-            start = row.start_ns
-            return min(near, key=lambda u: (abs(u.start_ns - start), u.key_leg.leg_id)), 0.7
+        return nearest([u for u in by_id.get(row.norm_request_id, ()) if fits(u)], 0.95)
     return None, 0.0
+
+
+def _told_attempts(units: Iterable[_Unit]) -> None:
+    """Attempts that the sources number themselves: of one request id, a higher one supersedes."""
+    by_id: dict[str, list[_Unit]] = defaultdict(list)
+    for unit in units:
+        told = max((leg.attempt for leg in unit.legs if leg.attempt is not None), default=None)
+        if told is not None:
+            unit.attempt = max(unit.attempt, told)
+            if unit.norm_id:
+                by_id[unit.norm_id].append(unit)
+    for same in by_id.values():
+        if len(same) < 2:
+            continue
+        same.sort(key=lambda u: (u.start_ns, u.attempt, u.key_leg.leg_id))
+        run = [same[0]]
+        for unit in same[1:]:
+            if unit.attempt <= run[-1].attempt:
+                _number_attempts(run)
+                run = []
+            run.append(unit)
+        _number_attempts(run)
 
 
 _ROLE_ORDER: Final = (
@@ -455,10 +533,18 @@ def _emit(unit: _Unit) -> tuple[list[Assignment], Group]:
     # reported phases stand back where a server's own span is there
     aside = "provider" if unit.engines else "engine"
     roles.extend((leg, aside) for leg in unit.phases)
+    first_ns, own_ns = unit.first_start_ns, unit.attempt_start_ns
+    if first_ns is not None:
+        if all(leg.has_clock for leg, _ in roles) and any(role == "client" for _, role in roles):
+            first_ns = min(first_ns, unit.start_ns)
+        else:
+            first_ns = own_ns = None
     return [Assignment(leg.leg_id, key, role, score) for leg, role in roles], Group(
         request_key=key,
         attempt=unit.attempt,
         superseded_attempt=int(unit.superseded),
+        first_start_ns=first_ns,
+        attempt_start_ns=own_ns,
         choices=max(len(unit.engines), 1),
         legs_count=len(roles),
         leg_roles=_joined(frozenset([role for _, role in roles])),
@@ -532,6 +618,8 @@ def match(
     units = _across_traces(units)
     if logs:
         units = _join_logs(logs, units)
+    if any(leg.attempt is not None for leg in legs):
+        _told_attempts(units)
     assignments: list[Assignment] = []
     groups: list[Group] = []
     for unit in units:

@@ -62,7 +62,7 @@ class Session:
         self.con = duckdb.connect()
         self.con.execute("set preserve_insertion_order = false")
         self._reader = StoreReader(store)
-        self._tail = Tail(self.con)
+        self._tail = Tail(self.con, ingested_through_unix_ns=ingested_through_unix_ns)
         self._watermark_unix_ns = 0
         self._requests_version: int | None = None
         self._versions: tuple[int, ...] | None = None
@@ -203,6 +203,7 @@ class Session:
             create or replace temp table superseded as
             select distinct request_key, supersedes_revision as revision
             from ({revised.scan_sql()}) where supersedes_revision is not null
+                {self._through_filter()}
             union
             select request_key, supersedes_revision from tail.requests
             where supersedes_revision is not null

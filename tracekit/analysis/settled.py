@@ -81,10 +81,11 @@ def done_legs(con: duckdb.DuckDBPyConnection, store: Snapshots, *, since_unix_ns
         f"""
         create or replace temp table done as
         with r as (
-            select request_key, max(revision) as revision, max_by(merged_into, revision) as gone
+            select request_key, max(revision) as revision, max_by(merged_into, revision) as gone,
+                max_by(superseded_attempt, revision) as superseded
             from ({requests.scan_sql()}) where revision >= {since_unix_ns} group by request_key
         )
-        select l.leg_id, l.request_key, l.revision, l.trace_id
+        select l.leg_id, l.request_key, l.revision, l.trace_id, r.superseded
         from ({legs.scan_sql()}) as l
         join r on l.request_key = r.request_key and l.revision = r.revision and r.gone is null
         where l.revision >= {since_unix_ns}
@@ -115,26 +116,29 @@ def add_related(con: duckdb.DuckDBPyConnection, store: Snapshots) -> Known:
             where l.trace_id in (select trace_id from new_legs where trace_id is not null)
                 or l.norm_request_id in (
                     select norm_request_id from new_legs where norm_request_id is not null)
+                -- sent or imported once more, long after it settled
+                or l.leg_id in (select leg_id from new_legs)
         ),
         r as (
-            select request_key, max(revision) as revision, max_by(merged_into, revision) as gone
+            select request_key, max(revision) as revision, max_by(merged_into, revision) as gone,
+                max_by(superseded_attempt, revision) as superseded
             from ({requests.scan_sql()})
             where request_key in (select request_key from hit)
             group by request_key
         ),
         keys as (
-            select distinct r.request_key, r.revision
+            select distinct r.request_key, r.revision, r.superseded
             from r join hit on hit.request_key = r.request_key and hit.revision = r.revision
             where r.gone is null
         )
         -- all legs of the requests that were hit, not only those that share an id
-        select l.leg_id, l.request_key, l.revision, l.trace_id, l.source
+        select l.leg_id, l.request_key, l.revision, l.trace_id, l.source, keys.superseded
         from ({legs.scan_sql()}) as l
         join keys on l.request_key = keys.request_key and l.revision = keys.revision
         """
     )
-    rows = con.execute("select leg_id, request_key, revision from related").fetchall()
-    done = con.execute("select leg_id, request_key, revision from done").fetchall()
+    rows = con.execute("select leg_id, request_key, revision, superseded from related").fetchall()
+    done = con.execute("select leg_id, request_key, revision, superseded from done").fetchall()
     spans = store.snapshot("spans")
     log = store.snapshot("request_log")
     if rows:
@@ -154,6 +158,7 @@ def add_related(con: duckdb.DuckDBPyConnection, store: Snapshots) -> Known:
         )
         con.execute(f"create or replace temp table related_log as {_NEVER.format(log.scan_sql())}")
     return Known(
-        {leg: key for leg, key, _ in (*done, *rows)},
-        {key: revision for _, key, revision in (*done, *rows)},
+        {leg: key for leg, key, _, _ in (*done, *rows)},
+        {key: revision for _, key, revision, _ in (*done, *rows)},
+        {key for _, key, _, superseded in (*done, *rows) if superseded == 1},
     )

@@ -51,7 +51,11 @@ _WANTED: Final = {
 class Tail:
     """Tables ``tail.legs``, ``tail.requests``, ``tail.phases``, ``tail.token_gaps``."""
 
-    def __init__(self, con: duckdb.DuckDBPyConnection) -> None:
+    def __init__(
+        self, con: duckdb.DuckDBPyConnection, *, ingested_through_unix_ns: int | None = None
+    ) -> None:
+        """``ingested_through_unix_ns`` pins the raw rows: later ones are left out."""
+        self._through = ingested_through_unix_ns
         self._seen: dict[str, frozenset[str]] = {"spans": frozenset(), "request_log": frozenset()}
         self._requests_version: int | None = None
         self._pinned: Snapshots
@@ -103,6 +107,8 @@ class Tail:
         # after an import everything is settled and still newer than the watermark: such rows are
         # told by their ids, and only traces that hold something else are read whole
         inside = f"from ({files.scan_sql()}) where ingested_unix_ns >= {self.watermark_unix_ns}"
+        if self._through is not None:
+            inside += f" and ingested_unix_ns <= {self._through}"
         wanted = _WANTED[table].format(inside=inside)
         con.execute(f"create or replace temp table wanted as {wanted}")
         con.execute(

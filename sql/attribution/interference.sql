@@ -1,0 +1,71 @@
+-- Who stalled whom: where others' prefills explain a request's lost time, that time shared out over
+-- them by overlap times prompt tokens. A lower bound: what a culprit delayed at second hand is not
+-- in it.
+-- grain: one row per stalled request, phase and culprit.
+-- inputs: suspect_overlaps, overlap_segments, requests, attribution_rules
+-- request_key: identity of the request that lost time
+-- phase: phase in which it lost it
+-- culprit_key: request_key of the request that was prefilling
+-- culprit_request_id: its request id
+-- culprit_input_tokens: [tokens] its prompt
+-- overlap_ms: [ms] how long the two overlapped
+-- stall_ms: [ms] share of the lost time
+with stalled as (
+    select o.request_key as request_key, o.phase as phase, o.explained_ms as explained_ms
+    from suspect_overlaps as o
+    cross join attribution_rules as p
+    where o.explained_ms >= p.cause_share * o.excess_ms
+),
+
+pairs as (
+    select
+        s.request_key as request_key,
+        s.phase as phase,
+        g.culprit_key as culprit_key,
+        max(s.explained_ms) as explained_ms,
+        sum(cast(g.end_unix_ns - g.start_unix_ns as double)) / 1e6 as overlap_ms
+    from stalled as s
+    join overlap_segments as g on s.request_key = g.request_key and s.phase = g.phase
+    group by s.request_key, s.phase, g.culprit_key
+),
+
+culprits as (
+    select distinct culprit_key from pairs
+),
+
+known as (
+    select
+        r.request_key as culprit_key,
+        r.request_id as request_id,
+        r.input_tokens as input_tokens
+    from requests as r
+    join culprits as c on r.request_key = c.culprit_key
+),
+
+weighed as (
+    select
+        p.request_key as request_key,
+        p.phase as phase,
+        p.culprit_key as culprit_key,
+        k.request_id as request_id,
+        k.input_tokens as input_tokens,
+        p.explained_ms as explained_ms,
+        p.overlap_ms as overlap_ms,
+        p.overlap_ms * cast(coalesce(k.input_tokens, 1) as double) as weight,
+        sum(p.overlap_ms * cast(coalesce(k.input_tokens, 1) as double)) over (
+            partition by p.request_key, p.phase
+        ) as total_weight
+    from pairs as p
+    left join known as k on p.culprit_key = k.culprit_key
+)
+
+select
+    w.request_key as request_key,
+    w.phase as phase,
+    w.culprit_key as culprit_key,
+    w.request_id as culprit_request_id,
+    w.input_tokens as culprit_input_tokens,
+    w.overlap_ms as overlap_ms,
+    case when w.total_weight > 0 then w.explained_ms * w.weight / w.total_weight else 0.0 end
+        as stall_ms
+from weighed as w

@@ -1,0 +1,121 @@
+-- The requests to explain: one row for each limit a request is over.
+-- A request that was killed counts as soon as its elapsed time is over the limit (censored = 1):
+-- dropping it would make the worst requests vanish.
+-- grain: one row per request and violated metric.
+-- inputs: request_facts, slow_thresholds
+-- slow_id: number of the row, from 1: what the relations below join on
+-- request_key: identity of the request
+-- request_id: id that client and server share
+-- trace_id: 32 hex digits
+-- metric: ttft, tpot or e2e
+-- value_ms: [ms] what it took; a lower bound where censored = 1
+-- threshold_ms: [ms] what it is slow against
+-- threshold_level: given, route, model or all
+-- censored: 1 if the request was killed, else 0
+-- cached_known: 1 if the source said how many prompt tokens came from a cache
+-- model: model name, '' if unknown
+-- route: traffic class or endpoint, '' if unknown
+-- arrival_unix_ns: [unix ns] when the request was meant to start, NULL without a clock
+-- engine_step_wait_ms: [ms] sub-phase of frontend
+-- kv_transfer_wait_ms: [ms] sub-phase of kv_transfer
+-- preemptions: times preempted
+-- uncached_tokens: [tokens] prompt tokens to compute; the whole prompt if the cache is unknown
+-- output_tokens: [tokens] generated
+-- worker: worker that decoded (or the only one), NULL if unknown
+-- prefill_worker: worker that prefilled, NULL if unknown
+with s as (
+    select
+        f.request_key as request_key,
+        f.request_id as request_id,
+        f.trace_id as trace_id,
+        'ttft' as metric,
+        f.ttft_ms as value_ms,
+        t.ttft_ms as threshold_ms,
+        t.ttft_level as threshold_level,
+        f.censored as censored,
+        f.cached_known as cached_known,
+        f.model as model,
+        f.route as route,
+        f.arrival_unix_ns as arrival_unix_ns,
+        f.engine_step_wait_ms as engine_step_wait_ms,
+        f.kv_transfer_wait_ms as kv_transfer_wait_ms,
+        f.preemptions as preemptions,
+        f.uncached_tokens as uncached_tokens,
+        f.output_tokens as output_tokens,
+        f.worker as worker,
+        f.prefill_worker as prefill_worker
+    from request_facts as f
+    join slow_thresholds as t on f.model = t.model and f.route = t.route
+    where f.ttft_ms > t.ttft_ms and f.completed + f.censored > 0
+    union all
+    select
+        f.request_key as request_key,
+        f.request_id as request_id,
+        f.trace_id as trace_id,
+        'tpot' as metric,
+        f.tpot_ms as value_ms,
+        t.tpot_ms as threshold_ms,
+        t.tpot_level as threshold_level,
+        f.censored as censored,
+        f.cached_known as cached_known,
+        f.model as model,
+        f.route as route,
+        f.arrival_unix_ns as arrival_unix_ns,
+        f.engine_step_wait_ms as engine_step_wait_ms,
+        f.kv_transfer_wait_ms as kv_transfer_wait_ms,
+        f.preemptions as preemptions,
+        f.uncached_tokens as uncached_tokens,
+        f.output_tokens as output_tokens,
+        f.worker as worker,
+        f.prefill_worker as prefill_worker
+    from request_facts as f
+    join slow_thresholds as t on f.model = t.model and f.route = t.route
+    where f.tpot_ms > t.tpot_ms and f.completed + f.censored > 0
+    union all
+    select
+        f.request_key as request_key,
+        f.request_id as request_id,
+        f.trace_id as trace_id,
+        'e2e' as metric,
+        f.e2e_ms as value_ms,
+        t.e2e_ms as threshold_ms,
+        t.e2e_level as threshold_level,
+        f.censored as censored,
+        f.cached_known as cached_known,
+        f.model as model,
+        f.route as route,
+        f.arrival_unix_ns as arrival_unix_ns,
+        f.engine_step_wait_ms as engine_step_wait_ms,
+        f.kv_transfer_wait_ms as kv_transfer_wait_ms,
+        f.preemptions as preemptions,
+        f.uncached_tokens as uncached_tokens,
+        f.output_tokens as output_tokens,
+        f.worker as worker,
+        f.prefill_worker as prefill_worker
+    from request_facts as f
+    join slow_thresholds as t on f.model = t.model and f.route = t.route
+    where f.e2e_ms > t.e2e_ms and f.completed + f.censored > 0
+)
+
+select
+    row_number() over (order by metric nulls last, request_key nulls last) as slow_id,
+    request_key,
+    request_id,
+    trace_id,
+    metric,
+    value_ms,
+    threshold_ms,
+    threshold_level,
+    censored,
+    cached_known,
+    model,
+    route,
+    arrival_unix_ns,
+    engine_step_wait_ms,
+    kv_transfer_wait_ms,
+    preemptions,
+    uncached_tokens,
+    output_tokens,
+    worker,
+    prefill_worker
+from s

@@ -1,0 +1,126 @@
+-- From what value on a request is slow: the SLO where one is given, else the 95th percentile of
+-- its (model, route). A stratum with too few rows borrows from its model, then from everything.
+-- grain: one row per model and route.
+-- inputs: request_facts, slo, attribution_rules
+-- model: model name, '' if unknown
+-- route: traffic class or endpoint, '' if unknown
+-- ttft_ms: [ms] slow above this; NULL = no limit, or too few rows to set one
+-- tpot_ms: [ms] slow above this
+-- e2e_ms: [ms] slow above this
+-- ttft_level: given, route, model or all; NULL without a limit
+-- tpot_level: as ttft_level
+-- e2e_level: as ttft_level
+with counts as (
+    select
+        model,
+        route,
+        count(case when completed = 1 then ttft_ms end) as ttft_n,
+        count(case when completed = 1 then tpot_ms end) as tpot_n,
+        count(case when completed = 1 then e2e_ms end) as e2e_n
+    from request_facts
+    group by model, route
+),
+
+-- models with a stratum too thin to stand alone: only these need more than their own percentiles
+thin as (
+    select distinct c.model as model
+    from counts as c
+    cross join attribution_rules as p
+    where c.ttft_n < p.min_rows or c.tpot_n < p.min_rows or c.e2e_n < p.min_rows
+),
+
+-- nothing to rank where the limits are given
+ranked as (
+    select f.model as model, f.route as route, f.ttft_ms as ttft_ms, f.tpot_ms as tpot_ms,
+        f.e2e_ms as e2e_ms
+    from request_facts as f
+    cross join slo as s
+    where f.completed = 1 and s.source <> 'given'
+),
+
+by_route as (
+    select
+        model,
+        route,
+        percentile_cont(0.95) within group (order by ttft_ms) as ttft_ms,
+        percentile_cont(0.95) within group (order by tpot_ms) as tpot_ms,
+        percentile_cont(0.95) within group (order by e2e_ms) as e2e_ms
+    from ranked
+    group by model, route
+),
+
+by_model as (
+    select
+        r.model as model,
+        count(r.ttft_ms) as ttft_n,
+        count(r.tpot_ms) as tpot_n,
+        count(r.e2e_ms) as e2e_n,
+        percentile_cont(0.95) within group (order by r.ttft_ms) as ttft_ms,
+        percentile_cont(0.95) within group (order by r.tpot_ms) as tpot_ms,
+        percentile_cont(0.95) within group (order by r.e2e_ms) as e2e_ms
+    from ranked as r
+    join thin as t on r.model = t.model
+    group by r.model
+),
+
+overall as (
+    select
+        count(r.ttft_ms) as ttft_n,
+        count(r.tpot_ms) as tpot_n,
+        count(r.e2e_ms) as e2e_n,
+        percentile_cont(0.95) within group (order by r.ttft_ms) as ttft_ms,
+        percentile_cont(0.95) within group (order by r.tpot_ms) as tpot_ms,
+        percentile_cont(0.95) within group (order by r.e2e_ms) as e2e_ms
+    from ranked as r
+    where exists (select 1 from thin)
+),
+
+leveled as (
+    select
+        c.model as model,
+        c.route as route,
+        s.ttft_ms as given_ttft_ms,
+        s.tpot_ms as given_tpot_ms,
+        s.e2e_ms as given_e2e_ms,
+        case when s.source = 'given' then case when s.ttft_ms is not null then 'given' end
+             when c.ttft_n >= p.min_rows then 'route'
+             when m.ttft_n >= p.min_rows then 'model'
+             when o.ttft_n >= p.min_rows then 'all' end as ttft_level,
+        case when s.source = 'given' then case when s.tpot_ms is not null then 'given' end
+             when c.tpot_n >= p.min_rows then 'route'
+             when m.tpot_n >= p.min_rows then 'model'
+             when o.tpot_n >= p.min_rows then 'all' end as tpot_level,
+        case when s.source = 'given' then case when s.e2e_ms is not null then 'given' end
+             when c.e2e_n >= p.min_rows then 'route'
+             when m.e2e_n >= p.min_rows then 'model'
+             when o.e2e_n >= p.min_rows then 'all' end as e2e_level,
+        r.ttft_ms as route_ttft_ms,
+        r.tpot_ms as route_tpot_ms,
+        r.e2e_ms as route_e2e_ms,
+        m.ttft_ms as model_ttft_ms,
+        m.tpot_ms as model_tpot_ms,
+        m.e2e_ms as model_e2e_ms,
+        o.ttft_ms as all_ttft_ms,
+        o.tpot_ms as all_tpot_ms,
+        o.e2e_ms as all_e2e_ms
+    from counts as c
+    left join by_route as r on c.model = r.model and c.route = r.route
+    left join by_model as m on c.model = m.model
+    cross join overall as o
+    cross join slo as s
+    cross join attribution_rules as p
+)
+
+select
+    model,
+    route,
+    case ttft_level when 'given' then given_ttft_ms when 'route' then route_ttft_ms
+        when 'model' then model_ttft_ms when 'all' then all_ttft_ms end as ttft_ms,
+    case tpot_level when 'given' then given_tpot_ms when 'route' then route_tpot_ms
+        when 'model' then model_tpot_ms when 'all' then all_tpot_ms end as tpot_ms,
+    case e2e_level when 'given' then given_e2e_ms when 'route' then route_e2e_ms
+        when 'model' then model_e2e_ms when 'all' then all_e2e_ms end as e2e_ms,
+    ttft_level,
+    tpot_level,
+    e2e_level
+from leveled

@@ -1,0 +1,66 @@
+-- When each suspect lost its time: the stalls of its token stream where they are known, else the
+-- whole interval of the phase. Controls are ordinary requests, there to tell what is usual.
+-- grain: one row per suspect request, phase and interval.
+-- inputs: suspect_requests, stall_phases, token_gaps
+-- request_key: identity of the request
+-- phase: frontend, prefill or decode
+-- is_control: 1 for an ordinary request, 0 for one to explain
+-- worker: worker that the phase ran on
+-- start_unix_ns: [unix ns] start of the interval
+-- end_unix_ns: [unix ns] end of the interval
+-- is_stall: 1 if the interval is a stall, 0 if it is the whole phase
+with spans as (
+    select
+        s.request_key as request_key,
+        s.phase as phase,
+        s.is_control as is_control,
+        p.worker as worker,
+        p.start_unix_ns as start_unix_ns,
+        p.end_unix_ns as end_unix_ns
+    from suspect_requests as s
+    join stall_phases as p on s.request_key = p.request_key and s.phase = p.phase
+),
+
+decoding as (
+    select request_key, max(worker) as worker
+    from spans
+    where phase = 'decode' and is_control = 0
+    group by request_key
+),
+
+stalls as (
+    select
+        d.request_key as request_key,
+        d.worker as worker,
+        g.start_unix_ns as start_unix_ns,
+        g.end_unix_ns as end_unix_ns
+    from decoding as d
+    join token_gaps as g on d.request_key = g.request_key
+    where g.is_stall = 1 and g.end_unix_ns > g.start_unix_ns
+),
+
+stalled as (
+    select distinct request_key from stalls
+)
+
+select
+    request_key,
+    'decode' as phase,
+    cast(0 as bigint) as is_control,
+    worker,
+    start_unix_ns,
+    end_unix_ns,
+    cast(1 as bigint) as is_stall
+from stalls
+union all
+select
+    s.request_key as request_key,
+    s.phase as phase,
+    s.is_control as is_control,
+    s.worker as worker,
+    s.start_unix_ns as start_unix_ns,
+    s.end_unix_ns as end_unix_ns,
+    cast(0 as bigint) as is_stall
+from spans as s
+left join stalled as t on s.request_key = t.request_key
+where t.request_key is null or s.phase <> 'decode' or s.is_control = 1

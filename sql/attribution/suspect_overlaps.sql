@@ -1,0 +1,110 @@
+-- How much of the time that a suspect lost was spent under other requests' prefills, against what
+-- is usual on that worker: on an engine that is always prefilling, overlap explains nothing.
+-- grain: one row per suspect request and phase.
+-- inputs: suspect_requests, suspect_intervals, overlap_segments
+-- request_key: identity of the request
+-- phase: frontend, prefill or decode
+-- excess_ms: [ms] excess of that phase
+-- interval_ms: [ms] time in which it was lost
+-- overlap_ms: [ms] part of it during which others prefilled
+-- usual_share: [1] mean part of the same phase of ordinary requests on that worker
+-- explained_ms: [ms] overlap beyond the usual, at most the excess
+with intervals as (
+    select
+        request_key,
+        phase,
+        is_control,
+        max(worker) as worker,
+        max(is_stall) as has_stalls,
+        sum(cast(end_unix_ns - start_unix_ns as double)) / 1e6 as interval_ms
+    from suspect_intervals
+    group by request_key, phase, is_control
+),
+
+-- several prefills at once must not count the same instant twice
+ordered as (
+    select
+        request_key,
+        phase,
+        start_unix_ns,
+        end_unix_ns,
+        max(end_unix_ns) over (
+            partition by request_key, phase
+            order by start_unix_ns nulls last, end_unix_ns nulls last, culprit_key nulls last
+            rows between unbounded preceding and 1 preceding
+        ) as covered_until_ns
+    from overlap_segments
+),
+
+covered as (
+    select
+        request_key,
+        phase,
+        sum(cast(
+            case when covered_until_ns is null or covered_until_ns <= start_unix_ns
+                     then end_unix_ns - start_unix_ns
+                 when covered_until_ns < end_unix_ns then end_unix_ns - covered_until_ns
+                 else 0 end as double)) / 1e6 as overlap_ms
+    from ordered
+    group by request_key, phase
+),
+
+joined as (
+    select
+        i.request_key as request_key,
+        i.phase as phase,
+        i.is_control as is_control,
+        i.worker as worker,
+        i.has_stalls as has_stalls,
+        i.interval_ms as interval_ms,
+        coalesce(c.overlap_ms, 0.0) as overlap_ms
+    from intervals as i
+    left join covered as c on i.request_key = c.request_key and i.phase = c.phase
+),
+
+-- a request counts once, however long it took: those that wait longest overlap most
+usual as (
+    select worker, phase, avg(overlap_ms / nullif(interval_ms, 0.0)) as usual_share
+    from joined
+    where is_control = 1
+    group by worker, phase
+),
+
+beyond as (
+    select
+        j.request_key as request_key,
+        j.phase as phase,
+        s.excess_ms as excess_ms,
+        j.interval_ms as interval_ms,
+        j.overlap_ms as overlap_ms,
+        -- without ordinary requests to compare with, only a stall speaks for itself
+        coalesce(u.usual_share, case when j.has_stalls = 1 then 0.0 else 1.0 end) as usual_share
+    from joined as j
+    join suspect_requests as s
+        on j.request_key = s.request_key and j.phase = s.phase and s.is_control = 0
+    left join usual as u on j.worker = u.worker and j.phase = u.phase
+    where j.is_control = 0
+),
+
+left_over as (
+    select
+        request_key,
+        phase,
+        excess_ms,
+        interval_ms,
+        overlap_ms,
+        usual_share,
+        overlap_ms - usual_share * interval_ms as beyond_ms
+    from beyond
+)
+
+select
+    request_key,
+    phase,
+    excess_ms,
+    interval_ms,
+    overlap_ms,
+    usual_share,
+    case when beyond_ms <= 0 then 0.0 when beyond_ms < excess_ms then beyond_ms else excess_ms end
+        as explained_ms
+from left_over

@@ -1,0 +1,280 @@
+"""What a diagnosis counts, gates and leaves out, by hand-checked numbers."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import duckdb
+import numpy as np
+import pytest
+
+from tests.analysis import factory
+from tests.analysis.factory import Traffic
+from tracekit.analysis.diagnose import diagnose_connection
+from tracekit.analysis.diagnosis import SCHEMA, Diagnosis
+from tracekit.analysis.slo import Slo, parse_slo
+
+KEYS = {
+    "": "schema window slo requests percentiles goodput coverage phases misses findings "
+    "unexplained_share missing_evidence sentence",
+    "findings": "phase cause metric share_of_misses placebo_share excess_ms expected_ms confidence "
+    "confidence_label n workers culprits evidence action sentence",
+    "phases": "phase seconds share p50_ms p95_ms",
+    "missing_evidence": "field why how",
+}
+
+
+def _run(traffic: Traffic, slo: str = "") -> Diagnosis:
+    return diagnose_connection(traffic.connect(), parse_slo(slo))
+
+
+def _mixed_statuses() -> Traffic:
+    traffic = factory.clean(400)
+    traffic.columns["quarantine_reason"] = [None] * 400
+    for rows, column, value in (
+        (range(0, 10), "status", "aborted"),
+        (range(10, 15), "status", "error"),
+        (range(15, 18), "status", "timeout"),
+        (range(18, 20), "status", "open"),
+        (range(20, 26), "superseded_attempt", 1),
+        (range(26, 28), "quarantine_reason", "negative_duration:queue"),
+        (range(28, 29), "quarantine_reason", "negative_tokens"),
+    ):
+        traffic.set(column, np.array(rows), value)
+    return traffic
+
+
+def test_json_has_the_contract_and_nothing_else() -> None:
+    traffic = factory.clean(300)
+    traffic.add("queue", np.arange(20), 2_000)
+    plain = _run(traffic, "ttft=500ms").to_json()
+    assert plain["schema"] == SCHEMA == "tracekit.diagnosis/1"
+    assert list(plain) == KEYS[""].split()
+    for part in ("findings", "phases", "missing_evidence"):
+        assert plain[part]
+        for row in plain[part]:
+            assert list(row) == KEYS[part].split()
+    assert list(plain["percentiles"]) == ["ttft_ms", "ttfa_ms", "tpot_ms", "itl_ms", "e2e_ms"]
+    for percentiles in plain["percentiles"].values():
+        assert list(percentiles) == ["p50", "p95", "p99", "n", "kind"]
+    assert json.loads(json.dumps(plain, allow_nan=False)) == plain
+    assert all(f["placebo_share"] is None for f in plain["findings"])
+
+
+def test_every_request_is_in_exactly_one_count() -> None:
+    counts = _run(_mixed_statuses()).requests
+    assert counts.total == 400
+    assert (counts.aborted, counts.errored, counts.timeout, counts.open) == (10, 5, 3, 2)
+    assert counts.superseded == 6
+    assert counts.quarantined == {"negative_duration:queue": 2, "negative_tokens": 1}
+    assert counts.completed == 400 - 29
+    assert counts.without_clock == 0
+
+
+def test_only_completed_requests_are_in_percentiles() -> None:
+    traffic = _mixed_statuses()
+    for phase in ("prefill", "decode"):
+        traffic.phases[phase][:29] = 900_000.0
+    diagnosis = _run(traffic)
+    e2e = diagnosis.percentiles["e2e_ms"]
+    assert e2e.n == 371
+    assert e2e.p99 is not None and e2e.p99 < 10_000
+    expected = traffic.e2e_ms[29:]
+    assert e2e.p50 == pytest.approx(np.percentile(expected, 50))
+    assert e2e.p95 == pytest.approx(np.percentile(expected, 95))
+    ttft = traffic.ttft_ms[29:]
+    assert diagnosis.percentiles["ttft_ms"].p99 == pytest.approx(np.percentile(ttft, 99))
+    assert diagnosis.percentiles["itl_ms"].kind == "mean of each request"
+    assert diagnosis.percentiles["ttft_ms"].kind == "server"
+
+
+@pytest.mark.parametrize(
+    ("n", "p95", "p99"),
+    [(29, False, False), (30, True, False), (299, True, False), (300, True, True)],
+)
+def test_percentiles_are_gated_by_n(n: int, p95: bool, p99: bool) -> None:
+    percentiles = _run(factory.clean(n)).percentiles["e2e_ms"]
+    assert percentiles.n == n
+    assert (percentiles.p50 is not None, percentiles.p95 is not None) == (p95, p95)
+    assert (percentiles.p99 is not None) == p99
+
+
+def test_phases_share_all_the_time() -> None:
+    traffic = factory.clean(300, disaggregated=True)
+    traffic.columns["unexplained_ms"] = np.full(300, 50.0)
+    diagnosis = _run(traffic)
+    assert sum(p.share for p in diagnosis.phases) == pytest.approx(1)
+    by_phase = {p.phase: p for p in diagnosis.phases}
+    assert by_phase["decode"].seconds == pytest.approx(traffic.phases["decode"].sum() / 1e3)
+    assert by_phase["unexplained"].seconds == pytest.approx(15.0)
+    assert "client_wait" not in by_phase
+    wall = traffic.e2e_ms.sum()
+    assert diagnosis.coverage == pytest.approx(1 - 15_000.0 / wall)
+
+
+def test_goodput_is_share_and_rate() -> None:
+    traffic = factory.clean(200)
+    traffic.phases["decode"][:] = 100.0
+    traffic.phases["queue"][:] = 0.0
+    traffic.phases["queue"][:20] = 5_000.0
+    traffic.set("status", np.array([30, 31]), "aborted")
+    diagnosis = _run(traffic, "ttft=2s,e2e=20s")
+    assert diagnosis.goodput is not None
+    assert diagnosis.goodput.n == 200
+    assert diagnosis.goodput.share == pytest.approx(178 / 200)
+    start = np.asarray(traffic.columns["start_unix_ns"])
+    span_s = (start.max() - start.min()) / 1e9 + traffic.e2e_ms.max() / 1e3
+    assert diagnosis.goodput.requests_per_s == pytest.approx(178 / span_s)
+    assert diagnosis.misses.total == 20
+    assert diagnosis.misses.by_metric == {"ttft": 20}
+
+
+def test_an_answer_of_one_token_has_no_tpot_to_miss() -> None:
+    traffic = factory.clean(100)
+    traffic.set("output_tokens", np.arange(100), 1)
+    traffic.phases["decode"][:] = 0.0
+    diagnosis = _run(traffic, "tpot=1ms")
+    assert diagnosis.goodput is not None and diagnosis.goodput.share == 1
+    assert diagnosis.misses.total == 0
+    assert diagnosis.percentiles["tpot_ms"].n == 0
+    assert diagnosis.sentence.startswith("No request missed its limits")
+
+
+def _killed(traffic: Traffic, rows: Any, status: str, elapsed_ms: float) -> None:
+    """Killed in the queue: no first token, no end of its own."""
+    traffic.set("status", rows, status)
+    for phase in ("prefill", "decode", "frontend"):
+        traffic.phases[phase][rows] = np.nan
+    traffic.phases["queue"][rows] = elapsed_ms
+
+
+def test_a_request_killed_in_the_queue_is_a_miss() -> None:
+    traffic = factory.clean(300)
+    _killed(traffic, np.arange(12), "aborted", 30_000.0)
+    _killed(traffic, np.arange(12, 16), "timeout", 30_000.0)
+    _killed(traffic, np.arange(16, 20), "error", 5.0)
+    table = traffic.requests()
+    con = traffic.connect()
+    con.register("incoming", table)
+    con.execute("create or replace temp table requests as select * from incoming")
+    # what the source does not know of a killed request
+    con.execute(
+        "update requests set ttft_ms = null, tpot_ms = null, e2e_ms = null, tokens_per_s = null, "
+        "output_tokens = null where status <> 'ok'"
+    )
+    diagnosis = diagnose_connection(con, parse_slo("ttft=1s,e2e=10s"))
+    assert diagnosis.misses.by_metric == {"ttft": 16, "e2e": 16}
+    rows = con.sql(
+        "select distinct class, phase, censored from verdicts where metric = 'ttft'"
+    ).fetchall()
+    assert rows == [("attributed", "queue", 1)]
+    assert any("killed" in line for line in diagnosis.findings[0].evidence)
+    assert diagnosis.percentiles["e2e_ms"].n == 280
+    assert diagnosis.requests.aborted == 12
+    # failed at once: counted, but not slow
+    assert diagnosis.requests.errored == 4
+    assert diagnosis.goodput is not None
+    assert diagnosis.goodput.share == pytest.approx(280 / 300)
+
+
+def test_small_strata_borrow_their_limit() -> None:
+    big = factory.clean(300, seed=1, route="chat")
+    small = factory.clean(10, seed=2, route="batch")
+    con = factory.join(big, small).connect()
+    diagnose_connection(con, Slo())
+    levels = dict(con.sql("select route, e2e_level from slow_thresholds").fetchall())
+    assert levels == {"chat": "route", "batch": "model"}
+    ((all_rows,),) = con.sql(
+        "select percentile_cont(0.95) within group (order by e2e_ms) from request_facts"
+    ).fetchall()
+    limits = dict(con.sql("select route, e2e_ms from slow_thresholds").fetchall())
+    assert limits["batch"] == pytest.approx(all_rows)
+
+
+def test_too_few_requests_say_so() -> None:
+    traffic = factory.clean(29)
+    traffic.add("queue", np.arange(3), 9_000)
+    diagnosis = _run(traffic)
+    assert diagnosis.misses.total == 0
+    assert diagnosis.findings == ()
+    assert diagnosis.unexplained_share is None
+    assert "29 completed requests" in diagnosis.sentence
+    assert diagnosis.missing_evidence[0].field == "requests"
+    # with limits of its own the misses count, but nothing says what is ordinary
+    given = _run(traffic, "ttft=1s")
+    assert given.misses.total == 3
+    assert given.findings == ()
+    assert given.unexplained_share == 1
+    assert given.sentence.startswith("Not enough evidence")
+
+
+def test_empty() -> None:
+    traffic = factory.clean(40)
+    con = traffic.connect()
+    con.execute("delete from requests")
+    con.execute("delete from phases")
+    diagnosis = diagnose_connection(con, parse_slo("ttft=1s"))
+    assert diagnosis.requests.total == 0
+    assert diagnosis.coverage is None
+    assert diagnosis.phases == ()
+    assert diagnosis.goodput is not None and diagnosis.goodput.share is None
+    assert diagnosis.window.first_unix_ns is None
+    assert "Not enough evidence: 0 completed requests" in diagnosis.sentence
+
+
+def test_no_clock_is_noticed_but_judged() -> None:
+    traffic = factory.clean(200)
+    traffic.add("queue", np.arange(9), 3_000)
+    traffic.drop_clock = True
+    diagnosis = _run(traffic, "ttft=1s")
+    assert diagnosis.requests.without_clock == 200
+    assert "start_unix_ns" in {m.field for m in diagnosis.missing_evidence}
+    assert (diagnosis.findings[0].phase, diagnosis.findings[0].n) == ("queue", 9)
+    assert diagnosis.goodput is not None and diagnosis.goodput.requests_per_s is None
+
+
+def test_low_coverage_abstains_unless_the_winner_is_larger() -> None:
+    traffic = factory.clean(300)
+    rows = np.arange(20)
+    unexplained = np.zeros(300)
+    unexplained[rows] = 3_000.0
+    traffic.columns["unexplained_ms"] = unexplained
+    traffic.add("queue", rows[:10], 1_000)
+    traffic.add("queue", rows[10:], 8_000)
+    con = traffic.connect()
+    diagnosis = diagnose_connection(con, parse_slo("e2e=3s"))
+    found = dict(
+        con.sql(
+            f"select request_key, class from verdicts where request_key < 'k01-{20:07d}'"
+        ).fetchall()
+    )
+    assert {found[k] for k in traffic.keys(rows[:10])} == {"insufficient_evidence"}
+    assert {found[k] for k in traffic.keys(rows[10:])} == {"attributed"}
+    assert "coverage" in {m.field for m in diagnosis.missing_evidence}
+
+
+def _duck(traffic: Traffic, slo: str) -> duckdb.DuckDBPyConnection:
+    con = traffic.connect()
+    diagnose_connection(con, parse_slo(slo))
+    return con
+
+
+def test_without_a_prompt_size_only_a_larger_excess_is_blamed() -> None:
+    traffic = factory.clean(400)
+    rows = np.arange(10)
+    traffic.phases["prefill"][rows] = 1_000.0
+    traffic.phases["queue"][rows[:5]] = 300.0
+    traffic.phases["queue"][rows[5:]] = 4_000.0
+    traffic.set("input_tokens", rows, None)
+    con = _duck(traffic, "ttft=1200ms")
+    found = {
+        key: (kind, reason, label)
+        for key, kind, reason, label in con.sql(
+            "select request_key, class, reason, confidence_label from verdicts"
+        ).fetchall()
+    }
+    low = {found[k] for k in traffic.keys(rows[:5])}
+    assert low == {("insufficient_evidence", "size", None)}
+    high = {found[k] for k in traffic.keys(rows[5:])}
+    assert high == {("attributed", "excess", "likely")}, "the missing size costs the 'high'"

@@ -1,0 +1,226 @@
+"""Quantile regression and the cost model, held against known costs."""
+
+from __future__ import annotations
+
+import duckdb
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.analysis import factory
+from tests.analysis.factory import Traffic
+from tracekit.analysis import sqlfiles
+from tracekit.analysis.fit import (
+    COST_MODEL_SCHEMA,
+    PHASES,
+    CostModel,
+    fit_cost_model,
+    quantile_fit,
+)
+
+Floats = npt.NDArray[np.float64]
+
+
+def _facts(con: duckdb.DuckDBPyConnection, name: str = "request_facts") -> None:
+    body = sqlfiles.load("attribution", "request_facts").body
+    con.execute(f"create or replace temp table {name} as {body}")
+
+
+def _model(traffic: Traffic) -> CostModel:
+    con = traffic.connect()
+    _facts(con)
+    return fit_cost_model(con)
+
+
+def _loss(x: Floats, y: Floats, a: Floats, tau: float) -> float:
+    off = y - x @ a
+    return float(np.where(off > 0, tau * off, (tau - 1) * off).sum())
+
+
+def test_a_constant_is_the_quantile() -> None:
+    y = np.array([1.0, 2.0, 3.0, 4.0, 100.0])
+    one = np.ones((5, 1))
+    # a quarter of five rows: the second smallest
+    assert quantile_fit(one, y, tau=0.25)[0] == pytest.approx(2.0)
+    assert quantile_fit(one, y, tau=0.5)[0] == pytest.approx(3.0)
+
+
+def test_weights_count_as_copies() -> None:
+    y = np.array([1.0, 2.0, 3.0])
+    one = np.ones((3, 1))
+    heavy = quantile_fit(one, y, tau=0.5, weights=np.array([1.0, 1.0, 5.0]))
+    assert heavy[0] == pytest.approx(3.0)
+
+
+def test_exact_line_is_found() -> None:
+    x = np.column_stack([np.ones(50), np.arange(50.0), np.arange(50.0) ** 2])
+    truth = np.array([7.0, 0.3, 0.02])
+    assert quantile_fit(x, x @ truth, tau=0.25) == pytest.approx(truth, rel=1e-6)
+
+
+def test_coefficients_are_never_negative() -> None:
+    x = np.column_stack([np.ones(40), np.arange(40.0)])
+    falling = 100.0 - np.arange(40.0)
+    a = quantile_fit(x, falling, tau=0.5)
+    assert a[1] == 0.0
+    assert a[0] == pytest.approx(np.median(falling), abs=1.0)
+
+
+def test_nothing_to_fit_is_zero() -> None:
+    assert quantile_fit(np.ones((4, 2)), np.zeros(4), tau=0.25).tolist() == [0.0, 0.0]
+    assert quantile_fit(np.zeros((4, 2)), np.ones(4), tau=0.25).tolist() == [0.0, 0.0]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.integers(0, 2**32 - 1),
+    st.integers(5, 60),
+    st.sampled_from([0.1, 0.25, 0.5]),
+)
+def test_no_other_nonnegative_line_fits_better(seed: int, n: int, tau: float) -> None:
+    rng = np.random.default_rng(seed)
+    x = np.column_stack([np.ones(n), rng.exponential(100, n)])
+    y = rng.exponential(50, n) + rng.uniform(0, 2) * x[:, 1]
+    a = quantile_fit(x, y, tau=tau)
+    best = _loss(x, y, a, tau)
+    for _ in range(30):
+        other = np.maximum(a + rng.normal(0, [5.0, 0.05]), 0)
+        assert _loss(x, y, other, tau) >= best - 1e-6 * max(best, 1)
+
+
+#: where the fitted quantile of the factory's noise (8 %) lies
+_LOW = float(np.exp(-0.6745 * 0.08))
+
+
+def _assert_true_costs(model: CostModel, *, rel: float) -> None:
+    (cell,) = model.cells
+    _, a1, a2 = factory.PREFILL_MS
+    at = 8_000.0
+    _, p1, p2 = cell.fits["prefill"].coefficients
+    assert p1 * at + p2 * at**2 / 2 == pytest.approx(_LOW * (a1 * at + a2 * at**2 / 2), rel=rel)
+    g0, g1 = factory.DECODE_MS
+    d0, d1 = cell.fits["decode"].coefficients
+    assert d0 + d1 * 1_000 == pytest.approx(_LOW * (g0 + g1 * 1_000), rel=rel)
+
+
+def test_true_costs_are_recovered() -> None:
+    model = _model(factory.clean(1_500, long_share=0.05, disaggregated=True))
+    _assert_true_costs(model, rel=0.03)
+    (cell,) = model.cells
+    assert cell.topology == "disaggregated"
+    assert cell.level == "cell"
+    assert cell.n == 1_500
+    assert cell.fits["frontend"].coefficients[0] == pytest.approx(
+        _LOW * factory.FRONTEND_MS, rel=0.03
+    )
+    k0, k1 = factory.KV_MS
+    f0, f1 = cell.fits["kv_transfer"].coefficients
+    assert f0 + f1 * 1_000 == pytest.approx(_LOW * (k0 + k1 * 1_000), rel=0.05)
+    # three scales reach about three deviations above the median, seen from the fit
+    wide = cell.fits["decode"].s1
+    assert 1 + 3 * wide == pytest.approx(np.exp(3.67 * 0.08), rel=0.15)
+    assert "queue_or_prefill" not in cell.fits, "a phase the cell never shows"
+
+
+def test_a_fault_in_most_of_the_traffic_does_not_move_the_expectation() -> None:
+    traffic = factory.clean(1_500, long_share=0.05)
+    slow = np.random.default_rng(8).random(traffic.n) < 0.6
+    traffic.phases["decode"][slow] *= 3
+    traffic.phases["prefill"][slow] *= 3
+    _assert_true_costs(_model(traffic), rel=0.12)
+
+
+def test_a_queue_is_not_ordinary_because_most_wait() -> None:
+    traffic = factory.clean(600)
+    rng = np.random.default_rng(8)
+    waiting = np.flatnonzero(rng.random(traffic.n) < 0.8)
+    traffic.add("queue", waiting, rng.uniform(500, 3_000, len(waiting)))
+    queue = _model(traffic).cells[0].fits["queue"]
+    assert queue.coefficients[0] < 2
+    assert 3 * queue.s0 < 20
+
+
+def test_cached_tokens_are_not_computed() -> None:
+    model = _model(factory.clean(1_500, long_share=0.1, cached_share=0.5))
+    _assert_true_costs(model, rel=0.05)
+
+
+def test_a_small_cell_borrows_from_its_model() -> None:
+    big, small = factory.clean(300, seed=1), factory.clean(12, seed=2)
+    small.columns["engine_version"] = ["2"] * small.n
+    big.columns["engine_version"] = ["1"] * big.n
+    cells = {c.engine_version: c for c in _model(factory.join(big, small)).cells}
+    assert cells["1"].level == "cell"
+    assert cells["2"].level == "model"
+    assert cells["2"].n == 12
+    assert cells["2"].fits["decode"].n == 312
+
+
+def test_an_unknown_model_borrows_from_everything() -> None:
+    other = factory.clean(12, seed=2, model="other")
+    cells = {c.model: c for c in _model(factory.join(factory.clean(300), other)).cells}
+    assert cells["other"].level == "all"
+
+
+def test_too_few_rows_make_no_cell() -> None:
+    model = _model(factory.clean(29))
+    assert model.cells == ()
+    assert model.to_arrow().schema == COST_MODEL_SCHEMA
+    assert _model(factory.clean(30)).cells
+
+
+def test_killed_and_quarantined_requests_are_not_learned_from() -> None:
+    traffic = factory.clean(400)
+    bad = np.arange(0, 400, 2)
+    traffic.phases["decode"][bad] = 0.01
+    traffic.phases["prefill"][bad] = 0.01
+    traffic.set("status", bad[::2], "aborted")
+    traffic.columns["quarantine_reason"] = [None] * 400
+    traffic.set("quarantine_reason", bad[1::2], "negative_duration:queue")
+    model = _model(traffic)
+    assert model.rows == 200
+    _assert_true_costs(model, rel=0.15)
+
+
+def test_bytes_are_used_where_every_transfer_has_them() -> None:
+    traffic = factory.clean(200, disaggregated=True)
+    traffic.columns["kv_bytes"] = np.asarray(traffic.columns["input_tokens"], dtype=object) * 1_000
+    (cell,) = _model(traffic).cells
+    assert cell.kv_per_byte
+    assert cell.fits["kv_transfer"].coefficients[1] == pytest.approx(
+        _LOW * factory.KV_MS[1] / 1_000, rel=0.1
+    )
+    traffic.set("kv_bytes", np.arange(5), None)
+    assert not _model(traffic).cells[0].kv_per_byte
+
+
+def test_the_same_rows_in_any_order_give_the_same_model() -> None:
+    con = factory.clean(500, long_share=0.1).connect()
+    _facts(con)
+    first = fit_cost_model(con).to_arrow()
+    con.execute(
+        "create or replace temp table r2 as select * from requests order by md5(request_key)"
+    )
+    con.execute("create or replace temp view window_requests as select * from r2")
+    _facts(con)
+    assert fit_cost_model(con).to_arrow().equals(first)
+
+
+def test_large_cells_are_sampled() -> None:
+    model = _model(factory.clean(20_000, long_share=0.03))
+    assert 2_000 <= model.rows <= 4_500
+    _assert_true_costs(model, rel=0.04)
+
+
+def test_residuals_match_their_cell() -> None:
+    model = _model(factory.join(factory.clean(200), factory.clean(100, seed=2, model="b")))
+    assert [len(r) for r in model.residuals] == [
+        100 if c.model == "b" else 200 for c in model.cells
+    ]
+    for pool in model.residuals:
+        assert pool.shape[1] == len(PHASES)
+        assert np.abs(pool).max() <= 6.0
+        # the fit is a low quantile: most residuals lie above it
+        assert (pool[:, PHASES.index("decode")] > 0).mean() == pytest.approx(0.75, abs=0.05)

@@ -1,0 +1,316 @@
+"""Settling and the tail: however the rows come in, readers see what one derivation would give."""
+
+from __future__ import annotations
+
+import random
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tests.analysis import _captures as captures
+from tests.analysis._spans import chat, engine, log_row, table
+from tests.analysis._stores import (
+    NOW_NS,
+    Canonical,
+    S,
+    canonical,
+    commit,
+    differences,
+    made,
+    one_shot,
+    split,
+)
+from tracekit.analysis.session import Session
+from tracekit.analysis.settle import Settler, settle_after_import
+from tracekit.analysis.settled import WATERMARK_APP
+from tracekit.lake import maintain
+from tracekit.lake.lock import settle_lock
+from tracekit.lake.store import Store
+
+
+def _rows() -> tuple[pa.Table, pa.Table]:
+    """The recorded edge cases and the made ones together."""
+    spans, log = made()
+    return (
+        pa.concat_tables([captures.spans("edge"), spans]),
+        pa.concat_tables([captures.log("edge"), log]),
+    )
+
+
+@pytest.fixture(scope="module")
+def truth() -> Canonical:
+    spans, log = _rows()
+    return one_shot([spans], [log])
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store.open(tmp_path / "store", create=True)
+
+
+def _seen(store: Store) -> Canonical:
+    """What a reader sees that opens the store now."""
+    with Session.open(store) as session:
+        return canonical(session.con)
+
+
+def _watermark(store: Store) -> int:
+    return store.txn_version("requests", WATERMARK_APP) or 0
+
+
+# ---------------------------------------------------------------------------------------------
+# rows in any order
+# ---------------------------------------------------------------------------------------------
+
+
+def test_the_tail_ends_as_one_derivation(store: Store, truth: Canonical) -> None:
+    rng = random.Random(7)
+    spans, log = _rows()
+    with Session.open(store) as session:
+        for number, (a, b) in enumerate(zip(split(spans, 3, rng), split(log, 3, rng), strict=True)):
+            commit(store, "spans", a, NOW_NS + number)
+            commit(store, "request_log", b, NOW_NS + number)
+            assert session.refresh()
+            canonical(session.con)
+        assert not session.refresh()
+        assert differences(canonical(session.con), truth) == []
+        # a compaction brings the same rows back in other files
+        assert maintain.compact(store, max_small_files=1)
+        session.refresh()
+        assert differences(canonical(session.con), truth) == []
+        raw = session.con.execute("select count(*), (select count(*) from request_log) from spans")
+        assert raw.fetchall() == [(spans.num_rows, log.num_rows)]
+    assert differences(_seen(store), truth) == []
+
+
+@pytest.mark.parametrize("step_s", [1, 1000])
+def test_settling_piece_by_piece_ends_as_one_derivation(
+    store: Store, truth: Canonical, step_s: int
+) -> None:
+    """With 1000 s between commits the watermark has passed what came before."""
+    rng = random.Random(step_s)
+    spans, log = _rows()
+    watermarks = [0]
+    revised = 0
+    with Session.open(store) as session:
+        now = NOW_NS
+        for a, b in zip(split(spans, 3, rng), split(log, 3, rng), strict=True):
+            commit(store, "spans", a, now)
+            commit(store, "request_log", b, now)
+            session.refresh()
+            before = canonical(session.con)
+            report = Settler(store, quiet_ns=0).run_pass(now + 1)
+            revised += report.revised
+            watermarks.append(_watermark(store))
+            assert report.watermark_unix_ns == watermarks[-1]
+            session.refresh()
+            # settling changes no number
+            assert differences(canonical(session.con), before) == []
+            assert session.con.execute("select count(*) from tail.requests").fetchall() == [(0,)]
+            now += step_s * S
+        assert differences(canonical(session.con), truth) == []
+    assert revised > 5
+    assert watermarks == sorted(watermarks)
+    assert differences(_seen(store), truth) == []
+
+
+# ---------------------------------------------------------------------------------------------
+# a pass that dies
+# ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dies_at", ["phases", "requests"])
+def test_a_pass_killed_half_way_changes_nothing_and_the_next_one_mends_it(
+    store: Store, monkeypatch: pytest.MonkeyPatch, dies_at: str
+) -> None:
+    spans, log = made()
+    commit(store, "spans", spans, NOW_NS)
+    commit(store, "request_log", log, NOW_NS)
+    truth = one_shot([spans], [log])
+    append = Store.append
+
+    def failing(self: Store, name: str, rows: pa.Table, **more: object) -> bool:
+        if name == dies_at:
+            raise OSError("no space left on device")
+        return append(self, name, rows, **more)  # type: ignore[arg-type]
+
+    with Session.open(store) as session:
+        with monkeypatch.context() as patch:
+            patch.setattr(Store, "append", failing)
+            with pytest.raises(OSError, match="no space"):
+                Settler(store, quiet_ns=0).run_pass(NOW_NS + 1)
+        assert _watermark(store) == 0
+        session.refresh()
+        assert differences(canonical(session.con), truth) == []
+        if dies_at == "requests":
+            assert store.snapshot("phases").rows > 0
+            assert differences(_seen(store), truth) == []
+        report = Settler(store, quiet_ns=0).run_pass(NOW_NS + 2)
+        assert (report.settled, report.revised, report.waiting) == (len(truth), 0, 0)
+        session.refresh()
+        assert differences(canonical(session.con), truth) == []
+    assert differences(_seen(store), truth) == []
+
+
+# ---------------------------------------------------------------------------------------------
+# when a request is ripe
+# ---------------------------------------------------------------------------------------------
+
+
+def _call(name: str = "t", start: float = 0) -> tuple[pa.Table, pa.Table]:
+    """Engine and client span of one call, each as rows of its own."""
+    return (
+        table("spans", [engine(f"e{name}", start + 5, trace_name=name, parent=f"c{name}")]),
+        table("spans", [chat(f"c{name}", start, start + 200, trace_name=name)]),
+    )
+
+
+def _settled(store: Store, now_unix_ns: int) -> tuple[int, int, int]:
+    report = Settler(store).run_pass(now_unix_ns)
+    return report.settled, report.revised, report.waiting
+
+
+def test_a_request_settles_when_its_own_spans_have_been_quiet(store: Store) -> None:
+    server, client = _call()
+    end = server["end_unix_ns"][0].as_py()
+    commit(store, "spans", server, end)
+    assert _settled(store, end + 59 * S) == (0, 0, 0)
+    assert _watermark(store) <= end
+    # its client span comes after 59 s: sixty more seconds of quiet, others do not matter
+    commit(store, "spans", client, end + 59 * S)
+    commit(store, "spans", _call("other")[0], end + 110 * S)
+    assert _settled(store, end + 118 * S) == (0, 0, 1)
+    assert _watermark(store) <= end
+    assert _settled(store, end + 119 * S) == (1, 0, 0)
+    with Session.open(store) as session:
+        rows = session.con.execute(
+            "select leg_roles, settled_unix_ns is not null from requests order by legs_count"
+        ).fetchall()
+    assert rows == [("engine", False), ("client,engine", True)]
+    # what waits holds the watermark
+    assert _settled(store, end + 400 * S) == (1, 0, 0)
+    assert _watermark(store) > end + 110 * S
+
+
+def test_a_request_settles_ten_minutes_after_its_end_at_the_latest(store: Store) -> None:
+    server, client = _call()
+    end = client["end_unix_ns"][0].as_py()
+    commit(store, "spans", server, end + 500 * S)
+    for at_s in (550, 590, 599):  # the same span again and again: never quiet
+        commit(store, "spans", client, end + at_s * S)
+    assert _settled(store, end + 599 * S) == (0, 0, 1)
+    assert _settled(store, end + 600 * S) == (1, 0, 0)
+
+
+def test_the_watermark_never_falls_and_passes_nothing_that_waits(store: Store) -> None:
+    waits, _ = _call("waits")
+    ripe, _ = _call("ripe")
+    commit(store, "spans", waits, NOW_NS + 100 * S)
+    commit(store, "spans", ripe, NOW_NS)
+    settler = Settler(store)
+    seen = []
+    for now in (120, 130, 60, 10, 155, 170, 1000, 30):  # the clock is set back twice
+        settler.run_pass(NOW_NS + now * S)
+        seen.append(_watermark(store) - NOW_NS)
+    assert seen == sorted(seen)
+    assert seen[0] > 0
+    assert max(seen[:5]) <= 100 * S < seen[5]
+    assert len(_seen(store)) == 2
+    revisions = {f.stats["revision"] for f in store.snapshot("requests").files if f.rows}
+    assert len(revisions) == 2
+
+
+def test_a_late_span_revises_its_own_request_only(store: Store) -> None:
+    server, client = _call("late")
+    both = pa.concat_tables(_call("whole", 5000))
+    commit(store, "spans", server, NOW_NS)
+    commit(store, "spans", both, NOW_NS)
+    Settler(store).run_pass(NOW_NS + 3600 * S)
+    assert _watermark(store) > NOW_NS
+    commit(store, "spans", client, NOW_NS + 3600 * S)
+    columns = "legs_count, settled_unix_ns, supersedes_revision"
+    query = f"select {columns} from requests order by start_unix_ns"
+    with Session.open(store) as session:
+        # the tail shows the revision before it has settled
+        first = NOW_NS + 3600 * S
+        assert session.con.execute(query).fetchall() == [(2, None, first), (2, first, None)]
+        report = Settler(store).run_pass(NOW_NS + 3700 * S)
+        assert (report.settled, report.revised) == (1, 1)
+        session.refresh()
+        second = NOW_NS + 3700 * S
+        assert session.con.execute(query).fetchall() == [(2, second, first), (2, first, None)]
+    assert store.snapshot("requests").rows == 3
+    # the same span once more is nothing new
+    commit(store, "spans", client, NOW_NS + 3800 * S)
+    assert _settled(store, NOW_NS + 3900 * S) == (0, 0, 0)
+
+
+def test_two_requests_that_turn_out_to_be_one_are_merged(store: Store) -> None:
+    p = engine("p", 0, trace_name="a", request_id="chatcmpl-x", tokens=(50, 1), decode=0)
+    d = engine("d", 60, trace_name="b", request_id="chatcmpl-x", service="decode")
+    row = log_row(request_id="x", start=-3, ttft_ms=90.0, e2e_ms=300.0)
+    commit(store, "request_log", table("request_log", [row]), NOW_NS)
+    Settler(store, quiet_ns=0).run_pass(NOW_NS + 1)
+    commit(store, "spans", table("spans", [d]), NOW_NS + 100 * S)
+    Settler(store, quiet_ns=0).run_pass(NOW_NS + 100 * S + 1)
+    commit(store, "spans", table("spans", [p]), NOW_NS + 200 * S)
+    Settler(store, quiet_ns=0).run_pass(NOW_NS + 200 * S + 1)
+    expected = one_shot([table("spans", [p, d])], [table("request_log", [row])])
+    assert len(expected) == 1
+    assert differences(_seen(store), expected) == []
+
+
+def test_an_attempt_that_settled_alone_is_superseded_by_its_retry(store: Store) -> None:
+    first = engine("e0", 5, parent="c", request_id="chatcmpl-a")
+    rest = [
+        engine("e1", 500, parent="c", request_id="chatcmpl-b"),
+        chat("c", 0, 700, gen_ai__usage__output_tokens=11),
+    ]
+    commit(store, "spans", table("spans", [first]), NOW_NS)
+    Settler(store, quiet_ns=0).run_pass(NOW_NS + 1)
+    commit(store, "spans", table("spans", rest), NOW_NS + 100 * S)
+    expected = one_shot([table("spans", [first, *rest])], [captures.empty("request_log")])
+    assert differences(_seen(store), expected) == []
+    assert _settled(store, NOW_NS + 200 * S) == (2, 1, 0)
+    assert differences(_seen(store), expected) == []
+
+
+def test_a_call_that_turns_out_to_hold_several_gives_up_its_request(store: Store) -> None:
+    outer = chat("outer", 0, 900)
+    inner = [
+        row
+        for i in range(2)
+        for row in (
+            chat(f"c{i}", 10 + 400 * i, 300 + 400 * i, parent="outer"),
+            engine(f"e{i}", 12 + 400 * i, parent=f"c{i}", tokens=(50 + i, 11)),
+        )
+    ]
+    commit(store, "spans", table("spans", [outer, inner[1]]), NOW_NS)
+    Settler(store, quiet_ns=0).run_pass(NOW_NS + 1)
+    commit(store, "spans", table("spans", [inner[0], *inner[2:]]), NOW_NS + 100 * S)
+    expected = one_shot([table("spans", [outer, *inner])], [captures.empty("request_log")])
+    assert sorted(map(len, expected)) == [2, 2]
+    assert differences(_seen(store), expected) == []
+    Settler(store, quiet_ns=0).run_pass(NOW_NS + 100 * S + 1)
+    assert differences(_seen(store), expected) == []
+
+
+def test_an_import_settles_at_once_unless_another_process_does(store: Store) -> None:
+    spans, log = made()
+    commit(store, "spans", spans, time.time_ns())
+    commit(store, "request_log", log, time.time_ns())
+    with settle_lock(store, blocking=True):
+        assert settle_after_import(store) is None
+    assert store.snapshot("requests").rows == 0
+    report = settle_after_import(store)
+    assert report is not None
+    assert report.settled == len(one_shot([spans], [log]))
+
+
+def test_spans_that_are_no_calls_hold_nothing_up(store: Store) -> None:
+    commit(store, "spans", captures.spans("startup-base"), NOW_NS)
+    assert _settled(store, NOW_NS + 600 * S) == (0, 0, 0)
+    assert _watermark(store) > NOW_NS
+    assert _seen(store) == {}

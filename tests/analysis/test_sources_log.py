@@ -1,0 +1,349 @@
+"""Log rows as requests: alone or beside spans, with a clock or without, with phases or without."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.analysis import _captures as captures
+from tests.analysis._legs import check_timelines, rerun_core
+from tests.analysis._spans import at, chat, engine, http, log_row, table, trace
+from tracekit.chunks import pack
+from tracekit.lake.schema import RECORD_COLUMNS, TABLES
+from tracekit.names import PHASES
+
+Row = dict[str, Any]
+
+
+def _requests(*log: Row, spans: tuple[Row, ...] = ()) -> list[Row]:
+    con = captures.derived(table("spans", spans) if spans else None, table("request_log", log))
+    check_timelines(rerun_core(con, force_sweep=False))
+    return captures.records(con)
+
+
+def _known(record: Row) -> dict[str, float]:
+    return {p: pytest.approx(record[f"{p}_ms"]) for p in PHASES if record[f"{p}_ms"] is not None}
+
+
+def test_a_row_with_a_clock_keeps_its_times() -> None:
+    (record,) = _requests(
+        log_row(
+            request_id="chatcmpl-x",
+            start=100,
+            ttft_ms=50.0,
+            ttft_kind="first_content",
+            e2e_ms=250.0,
+            input_tokens=30,
+            output_tokens=21,
+            model="m",
+            route="chat",
+            tenant="t",
+            worker="w",
+            cached_tokens=16,
+            finish_reason="stop",
+            streaming=1,
+            note="hm",
+        )
+    )
+    assert (record["start_unix_ns"], record["end_unix_ns"]) == (at(100), at(350))
+    assert (record["first_token_unix_ns"], record["last_token_unix_ns"]) == (at(150), at(350))
+    assert (record["ttft_ms"], record["e2e_ms"], record["tpot_ms"]) == (50, 250, 10)
+    assert record["tokens_per_s"] == pytest.approx(21 / 0.25)
+    assert _known(record) == {"queue_or_prefill": 50, "decode": 200, "unexplained": 0}
+    kept = ("request_id", "model", "route", "tenant", "worker", "cached_tokens", "note")
+    assert [record[c] for c in kept] == ["chatcmpl-x", "m", "chat", "t", "w", 16, "hm"]
+    assert (record["finish_reason"], record["streaming"], record["has_clock"]) == ("stop", 1, 1)
+    assert (record["leg_roles"], record["sources"]) == ("client", "request_log")
+
+
+def test_a_row_without_a_start_counts_from_its_own_start() -> None:
+    first, second, third = sorted(
+        _requests(
+            log_row(request_id="a", ttft_ms=50.0, e2e_ms=250.0, output_tokens=21),
+            log_row(request_id="b", e2e_ms=250.0),
+            # twenty rows of a spreadsheet need no ids
+            log_row(source_row=3, ttft_ms=50.0, e2e_ms=250.0, queue_ms=10.0, prefill_ms=40.0),
+        ),
+        key=lambda r: r["request_id"] or "z",
+    )
+    for record in (first, second, third):
+        assert record["has_clock"] == 0
+        times = ("start_unix_ns", "end_unix_ns", "first_token_unix_ns", "last_token_unix_ns")
+        assert [record[t] for t in times] == [None] * 4
+        assert record["date"] is not None
+        assert record["e2e_ms"] == 250
+    assert (first["ttft_ms"], first["tpot_ms"]) == (50, 10)
+    assert _known(second) == {"unexplained": 250}
+    assert _known(third) == {"queue": 10, "prefill": 40, "decode": 200, "unexplained": 0}
+
+
+def test_a_row_of_tokens_alone_is_counted_without_times() -> None:
+    (record,) = _requests(log_row(request_id="a", input_tokens=5, output_tokens=7))
+    assert (record["input_tokens"], record["output_tokens"]) == (5, 7)
+    assert record["quarantine_reason"] == "no_wall_time"
+    assert record["ttft_ms"] is None
+
+
+@pytest.mark.parametrize(
+    ("row", "start", "send", "client_wait"),
+    [
+        ({"intended_start": 0, "start": 40}, 0, 40, 40),
+        ({"start": 0, "client_wait_ms": 40.0}, 0, 40, 40),
+        ({"intended_start": 0, "start": 40, "client_wait_ms": 40.0}, 0, 40, 40),
+        ({"intended_start": 90, "start": 40}, 40, 40, None),  # meant for after it was sent
+        ({"start": 40}, 40, 40, None),
+    ],
+)
+def test_waiting_in_the_client_is_in_the_wall_time(
+    row: Row, start: float, send: float, client_wait: float | None
+) -> None:
+    (record,) = _requests(log_row(request_id="a", ttft_ms=100.0, e2e_ms=300.0, **row))
+    assert (record["ttft_ms"], record["e2e_ms"]) == (100, 300)
+    assert record["end_unix_ns"] == at(start + 300)
+    assert record["start_unix_ns"] == at(send)
+    assert record["client_wait_ms"] == client_wait
+    assert record["queue_or_prefill_ms"] == 100 - (client_wait or 0)
+
+
+def test_phases_of_a_row_are_placed_back_from_the_first_token() -> None:
+    (record,) = _requests(
+        log_row(
+            request_id="a",
+            start=0,
+            ttft_ms=100.0,
+            e2e_ms=300.0,
+            network_ms=6.0,
+            route_ms=8.0,
+            frontend_ms=5.0,
+            queue_ms=20.0,
+            prefill_ms=50.0,
+            kv_transfer_ms=10.0,
+            decode_ms=200.0,
+        )
+    )
+    # what the columns leave of the time before the first token goes to who sent it
+    assert _known(record) == {
+        "network": 7,
+        "route": 8,
+        "frontend": 5,
+        "queue": 20,
+        "prefill": 50,
+        "kv_transfer": 10,
+        "decode": 200,
+        "unexplained": 0,
+    }
+
+
+def test_what_no_column_of_a_row_tells_is_unexplained() -> None:
+    (record,) = _requests(
+        log_row(
+            request_id="a", start=0, ttft_ms=100.0, e2e_ms=300.0, queue_ms=20.0, prefill_ms=50.0
+        )
+    )
+    assert _known(record) == {"queue": 20, "prefill": 50, "decode": 200, "unexplained": 30}
+    (record,) = _requests(
+        log_row(request_id="a", start=0, ttft_ms=100.0, e2e_ms=300.0, prefill_ms=70.0)
+    )
+    assert _known(record) == {"prefill": 70, "decode": 200, "unexplained": 30}
+    (record,) = _requests(
+        log_row(request_id="a", start=0, ttft_ms=100.0, e2e_ms=300.0, queue_ms=20.0)
+    )
+    assert (record["queue_ms"], record["decode_ms"]) == (20, 200)
+
+
+def test_a_row_with_phases_and_no_ttft_is_placed_from_its_start() -> None:
+    (record,) = _requests(
+        log_row(request_id="a", start=0, queue_ms=20.0, prefill_ms=50.0, decode_ms=200.0)
+    )
+    assert (record["ttft_ms"], record["e2e_ms"]) == (70, 270)
+    assert _known(record) == {"queue": 20, "prefill": 50, "decode": 200, "unexplained": 0}
+
+
+def test_rows_that_failed_have_an_end_and_no_token() -> None:
+    rows = [
+        log_row(request_id="a", start=0, e2e_ms=90.0, status="error", error="http 400"),
+        log_row(request_id="b", start=1000, end=1400, status="aborted", streaming=1),
+        log_row(request_id="c", start=2000, e2e_ms=90.0, status="timeout"),
+        log_row(request_id="d", start=3000, ttft_ms=30.0, e2e_ms=90.0, status="aborted"),
+    ]
+    error, waited, timeout, cut = _requests(*rows)
+    assert [r["status"] for r in (error, waited, timeout, cut)] == [
+        "error",
+        "aborted",
+        "timeout",
+        "aborted",
+    ]
+    assert [r["e2e_ms"] for r in (error, waited, timeout, cut)] == [90, 400, 90, 90]
+    assert error["error"] == "http 400"
+    assert _known(waited) == {"queue_or_prefill": 400, "unexplained": 0}
+    assert _known(error) == {"unexplained": 90}
+    assert _known(cut) == {"queue_or_prefill": 30, "decode": 60, "unexplained": 0}
+    assert all(r["last_token_unix_ns"] is None for r in (error, waited, timeout))
+
+
+CALL = (
+    chat("c", 0, 220, gen_ai__response__id="chatcmpl-x"),
+    engine("e", 5, parent="c", request_id="chatcmpl-x"),
+)
+
+
+@pytest.mark.parametrize(
+    ("names", "score"),
+    [
+        ({"trace_id": trace("t")}, 1.0),
+        ({"request_id": "x"}, 0.95),
+        ({"request_id": "chatcmpl-x"}, 0.95),
+        ({"request_id": "my-own", "trace_id": trace("t")}, 1.0),
+    ],
+)
+def test_a_row_that_names_a_traced_call_is_its_client_leg(names: Row, score: float) -> None:
+    (record,) = _requests(
+        log_row(start=1, ttft_ms=64.0, e2e_ms=180.0, intended_start=-30, route="chat", **names),
+        spans=CALL,
+    )
+    assert (record["legs_count"], record["match_score"]) == (3, score)
+    assert record["sources"] == "genai_client,request_log,vllm"
+    assert record["route"] == "chat"
+    assert record["intended_start_unix_ns"] == at(-30)
+    # the log knows the last token, the span only the end of the call
+    assert record["e2e_ms"] == 180
+    assert record["ttft_ms"] == 64
+    assert record["client_wait_ms"] == 30
+    assert (record["queue_ms"], record["prefill_ms"]) == (10, 40)
+
+
+@pytest.mark.parametrize("spans", [CALL, CALL[1:]])
+def test_a_row_without_a_clock_takes_the_clock_of_its_call(spans: tuple[Row, ...]) -> None:
+    (record,) = _requests(
+        log_row(
+            request_id="x", ttft_ms=60.0, e2e_ms=170.0, chunk_times=pack([60_000, 170_000], [1, 10])
+        ),
+        spans=spans,
+    )
+    start = 0 if len(spans) == 2 else 5
+    assert record["has_clock"] == 1
+    assert record["start_unix_ns"] == at(start)
+    assert record["e2e_ms"] == 170
+    assert record["ttft_ms"] == 60
+    assert record["last_token_unix_ns"] == at(start + 170)
+    assert (record["queue_ms"], record["prefill_ms"]) == (10, 40)
+    assert record["quarantine_reason"] is None
+
+
+def test_a_row_of_another_call_stays_apart() -> None:
+    far = _requests(log_row(request_id="x", start=600_000, e2e_ms=50.0), spans=CALL)
+    assert [r["legs_count"] for r in far] == [2, 1]
+    other = _requests(log_row(request_id="y", start=1, e2e_ms=50.0), spans=CALL)
+    assert [r["legs_count"] for r in other] == [2, 1]
+    prompt = _requests(log_row(request_id="x", start=1, e2e_ms=50.0, input_tokens=9), spans=CALL)
+    assert [r["legs_count"] for r in prompt] == [2, 1]
+
+
+def test_rows_of_one_reused_id_go_to_the_nearest_call() -> None:
+    spans = [
+        row | {"trace_id": trace(f"t{i}"), "span_id": row["span_id"]}
+        for i in range(3)
+        for row in (
+            chat("c", i * 250, i * 250 + 220, gen_ai__response__id="chatcmpl-x"),
+            engine("e", i * 250 + 5, parent="c", request_id="chatcmpl-x"),
+        )
+    ]
+    rows = [
+        log_row(request_id="x", start=i * 250 + 1, ttft_ms=60.0 + i, e2e_ms=180.0)
+        for i in (2, 0, 1)
+    ]
+    # and a row whose call left no trace at all must not take another's
+    rows.append(log_row(request_id="x", start=-300, ttft_ms=9.0, e2e_ms=180.0))
+    records = _requests(*rows, spans=tuple(spans))
+    assert [(r["legs_count"], r["ttft_ms"]) for r in records] == [
+        (1, 9),
+        (3, 61),
+        (3, 62),
+        (3, 63),
+    ]
+
+
+def test_a_row_beside_spans_does_not_bring_its_phases_again() -> None:
+    (record,) = _requests(
+        log_row(request_id="x", start=1, ttft_ms=60.0, e2e_ms=180.0, queue_ms=1.0, prefill_ms=2.0),
+        spans=CALL,
+    )
+    assert (record["queue_ms"], record["prefill_ms"]) == (10, 40)
+    assert (record["choices"], record["output_tokens"]) == (1, 11)
+
+
+def test_chunk_times_give_gaps_and_stalls() -> None:
+    # 20 ms apart, one pause of 500 ms, one chunk of three tokens
+    offsets = [100_000 + 20_000 * i for i in range(10)] + [780_000 + 20_000 * i for i in range(5)]
+    con = captures.derived(
+        None,
+        table(
+            "request_log",
+            [
+                log_row(
+                    request_id="a",
+                    start=0,
+                    ttft_ms=100.0,
+                    e2e_ms=860.0,
+                    output_tokens=17,
+                    chunk_times=pack(offsets, [1] * 12 + [3, 1, 1]),
+                ),
+                log_row(request_id="b", start=0, ttft_ms=9.0, e2e_ms=20.0, chunk_times="1:garbage"),
+                log_row(request_id="c", start=0, e2e_ms=20.0, max_gap_ms=7.0, stall_ms=3.0),
+            ],
+        ),
+    )
+    records = {r["request_id"]: r for r in captures.records(con)}
+    first = records["a"]
+    assert (first["chunk_count"], first["max_gap_ms"], first["stall_ms"]) == (15, 500, 480)
+    assert first["tpot_ms"] == pytest.approx(760 / 16)
+    stalls = con.execute(
+        "select gap_index, start_unix_ns, end_unix_ns, gap_ms, excess_ms from token_gaps "
+        "where is_stall = 1"
+    ).fetchall()
+    assert stalls == [(10, at(280), at(780), 500, 480)]
+    assert con.execute("select count(*) from token_gaps").fetchall() == [(14,)]
+    assert records["b"]["chunk_count"] is None
+    assert records["b"]["ttft_ms"] == 9
+    assert (records["c"]["max_gap_ms"], records["c"]["stall_ms"]) == (7, 3)
+
+
+def test_a_row_imported_twice_is_one_request() -> None:
+    row = log_row(request_id="a", start=0, e2e_ms=20.0)
+    again = row | {"ingested_unix_ns": row["ingested_unix_ns"] + 5, "source_row": 9}
+    assert len(_requests(row, row, again)) == 1
+
+
+@pytest.mark.parametrize("scenario", ["baseline", "pd-nixl"])
+def test_exported_records_come_back_as_they_were(scenario: str) -> None:
+    before = captures.records(captures.derived(captures.spans(scenario)))
+    empty = dict.fromkeys(TABLES["request_log"].column_names)
+    rows = [
+        empty
+        | {c: record[c] for c in RECORD_COLUMNS}
+        | {"log_key": record["request_key"], "ingested_unix_ns": 1, "date": "2026-11-29"}
+        for record in before
+    ]
+    after = {r["request_id"]: r for r in _requests(*rows)}
+    assert len(after) == len(before)
+    # time in routers after the last token cannot be told from the network by its sum
+    loose = {"network_ms", "route_ms"} if scenario == "pd-nixl" else set()
+    for old in before:
+        new = after[old["request_id"]]
+        for column in RECORD_COLUMNS:
+            if column in loose:
+                assert new[column] == pytest.approx(old[column], abs=60)
+            elif isinstance(old[column], float):
+                assert new[column] == pytest.approx(old[column], abs=1e-5), column
+            else:
+                assert new[column] == old[column], column
+
+
+def test_a_gateways_own_log_joins_the_clients_trace() -> None:
+    (record,) = _requests(
+        log_row(trace_id=trace("t"), start=1, e2e_ms=190.0),
+        spans=(http("h", 0, 200, kind=3),),
+    )
+    assert record["leg_roles"] == "client"
+    assert record["legs_count"] == 2

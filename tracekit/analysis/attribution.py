@@ -1,0 +1,154 @@
+"""Defines the relations of ``sql/attribution`` on a connection, in order.
+
+Owns the order, and the relations that Python hands to SQL between the files (the cost model, the
+confidence, the suspects). Reads ``window_requests``, ``requests``, ``phases`` and ``token_gaps``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import duckdb
+import pyarrow as pa
+
+from tracekit.analysis import causes, sqlfiles
+from tracekit.analysis.confidence import winner_confidence
+from tracekit.analysis.fit import CostModel, fit_cost_model
+from tracekit.analysis.rules import Rules
+from tracekit.analysis.slo import Slo
+from tracekit.analysis.window import Window
+from tracekit.errors import UsageError
+
+#: The files of ``sql/attribution`` in load order; each reads only those before it.
+ATTRIBUTION: Final[tuple[str, ...]] = (
+    "request_facts",
+    "request_costs",
+    "excess",
+    "expected",
+    "slow_thresholds",
+    "slow_requests",
+    "slow_phases",
+    "winners",
+    "stall_phases",
+    "suspect_intervals",
+    "worker_prefills",
+    "overlap_segments",
+    "suspect_overlaps",
+    "interference",
+    "worker_residuals",
+    "arrival_bins",
+    "queue_pressure",
+    "verdicts",
+    "findings",
+    "finding_culprits",
+    "finding_workers",
+    "outcomes",
+    "metric_percentiles",
+    "phase_totals",
+    "goodput",
+    "field_coverage",
+)
+
+#: Computed for every request on demand; everything else is computed once and kept.
+_VIEWS: Final = frozenset(
+    {
+        "request_costs",
+        "excess",
+        "expected",
+        "findings",
+        "finding_culprits",
+        "finding_workers",
+        "outcomes",
+        "metric_percentiles",
+        "phase_totals",
+        "goodput",
+        "field_coverage",
+    }
+)
+
+
+@dataclass(frozen=True)
+class Attribution:
+    """What was defined: the limits, the gates and the fitted model behind the relations."""
+
+    slo: Slo
+    rules: Rules
+    cost_model: CostModel
+    baseline: Window | None
+
+
+def define_attribution(
+    con: duckdb.DuckDBPyConnection,
+    slo: Slo,
+    *,
+    baseline: Window | None = None,
+    rules: Rules | None = None,
+) -> Attribution:
+    """Define (or define anew) every relation of ATTRIBUTION as temporary tables and views.
+
+    ``baseline`` names a window of ``requests`` that was healthy: expectations are then its medians
+    instead of the low quantile of the window itself. UsageError if that window holds no request.
+    """
+    rules = rules or Rules()
+    put(con, "slo", slo.to_arrow())
+    put(con, "attribution_rules", rules.to_arrow())
+    _define(con, "request_facts")
+    reference = "request_facts"
+    if baseline is not None:
+        reference = _define_baseline(con, baseline)
+    model = fit_cost_model(con, reference=reference, baseline=baseline is not None)
+    put(con, "cost_model", model.to_arrow())
+    for name in ("request_costs", "excess", "expected"):
+        _define(con, name)
+    for name in ("slow_thresholds", "slow_requests", "slow_phases", "winners"):
+        _define(con, name)
+    put(con, "winner_confidence", winner_confidence(con, model, rules))
+    put(con, "suspect_requests", causes.suspect_requests(con))
+    for name in ("stall_phases", "suspect_intervals", "worker_prefills"):
+        _define(con, name)
+    overlap = causes.overlap_rules(con)
+    put(con, "overlap_rules", overlap)
+    put(con, "bins", causes.bins(overlap["bin_ns"][0].as_py()))
+    for name in ("overlap_segments", "suspect_overlaps", "interference", "worker_residuals"):
+        _define(con, name)
+    put(con, "arrival_rules", causes.arrival_rules(con))
+    for name in ATTRIBUTION[ATTRIBUTION.index("arrival_bins") :]:
+        _define(con, name)
+    return Attribution(slo, rules, model, baseline)
+
+
+def put(con: duckdb.DuckDBPyConnection, name: str, rows: pa.Table) -> None:
+    """Make `rows` the temporary table `name`."""
+    con.register("_incoming", rows)
+    try:
+        con.execute(f"create or replace temp table {name} as select * from _incoming")
+    finally:
+        con.unregister("_incoming")
+
+
+def _define(con: duckdb.DuckDBPyConnection, name: str) -> None:
+    kind = "view" if name in _VIEWS else "table"
+    body = sqlfiles.load("attribution", name).body
+    con.execute(f"create or replace temp {kind} {name} as {body}")
+
+
+def _define_baseline(con: duckdb.DuckDBPyConnection, baseline: Window) -> str:
+    # the same SELECT, over the rows of the baseline: a name in WITH hides the relation of that name
+    body = sqlfiles.load("attribution", "request_facts").body
+    low = baseline.since_unix_ns if baseline.since_unix_ns is not None else -(2**63)
+    high = baseline.until_unix_ns if baseline.until_unix_ns is not None else 2**63 - 1
+    con.execute(
+        f"""
+        create or replace temp table baseline_facts as
+        with window_requests as (
+            select * from requests
+            where start_unix_ns >= {low} and start_unix_ns < {high} and merged_into is null
+        )
+        select * from ({body})
+        """
+    )
+    ((rows,),) = con.sql("select count(*) from baseline_facts where completed = 1").fetchall()
+    if not rows:
+        raise UsageError(f"the baseline window ({baseline.text}) holds no completed request")
+    return "baseline_facts"

@@ -1,0 +1,343 @@
+"""Composes the diagnosis: runs the relations of ``sql/attribution`` and gathers what they say.
+
+Owns the composition. The method is in the SQL and in `tracekit.analysis.fit`, the words in
+`tracekit.analysis.sentence`, the shape in `tracekit.analysis.diagnosis`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import duckdb
+
+from tracekit.analysis import evidence as ev
+from tracekit.analysis.attribution import Attribution, define_attribution
+from tracekit.analysis.diagnosis import (
+    Culprit,
+    Diagnosis,
+    Finding,
+    Goodput,
+    Misses,
+    Percentiles,
+    PhaseTotal,
+    RequestCounts,
+    SloInfo,
+    WindowInfo,
+)
+from tracekit.analysis.missing import missing_evidence
+from tracekit.analysis.rules import Rules
+from tracekit.analysis.sentence import (
+    FindingWords,
+    action_for,
+    diagnosis_sentence,
+    finding_sentence,
+)
+from tracekit.analysis.slo import GIVEN, Slo
+from tracekit.analysis.window import ALL, Window
+from tracekit.names import SLO_METRICS
+
+if TYPE_CHECKING:
+    from tracekit.analysis.session import Session
+
+#: Culprits and workers named in one finding.
+_NAMED: Final = 5
+
+#: A finding that the requests' own size explains yields the headline to a fault of similar share.
+_SHAPE_WEIGHT: Final = 0.8
+
+Row = dict[str, Any]
+
+
+def diagnose(
+    session: Session,
+    slo: Slo | None = None,
+    *,
+    baseline: Window | None = None,
+    rules: Rules | None = None,
+) -> Diagnosis:
+    """Why the requests of the session's window are slow.
+
+    ``slo`` gives the limits; without one, slow is the slowest 5 % of each (model, route).
+    ``baseline`` is a window that was healthy: expectations come from it. Leaves the relations of
+    ``sql/attribution`` defined on ``session.con``.
+    """
+    return diagnose_connection(
+        session.con, slo or Slo(), window=session.window, baseline=baseline, rules=rules
+    )
+
+
+def diagnose_connection(
+    con: duckdb.DuckDBPyConnection,
+    slo: Slo,
+    *,
+    window: Window = ALL,
+    baseline: Window | None = None,
+    rules: Rules | None = None,
+) -> Diagnosis:
+    """`diagnose` on a connection with window_requests, requests, phases and token_gaps."""
+    attribution = define_attribution(con, slo, baseline=baseline, rules=rules)
+    outcomes = _rows(con, "select * from outcomes")
+    counts = _counts(outcomes)
+    misses = _misses(con)
+    slo_info = SloInfo(**slo.to_json())
+    findings = _findings(con, attribution, misses)
+    reasons = {r["reason"]: int(r["n"]) for r in _abstentions(con)}
+    unexplained = _unexplained_share(con, misses)
+    missing = missing_evidence(
+        _rows(con, "select * from field_coverage")[0],
+        completed=counts.completed,
+        reasons=reasons,
+        queue_cause_open=any(f.phase == "queue" and f.cause == "unknown" for f in findings),
+        rules=attribution.rules,
+    )
+    starts = [r["first_unix_ns"] for r in outcomes if r["first_unix_ns"] is not None]
+    ends = [r["last_unix_ns"] for r in outcomes if r["last_unix_ns"] is not None]
+    return Diagnosis(
+        window=WindowInfo(
+            text=window.text,
+            since_unix_ns=window.since_unix_ns,
+            until_unix_ns=window.until_unix_ns,
+            first_unix_ns=min(starts, default=None),
+            last_unix_ns=max(ends, default=None),
+        ),
+        slo=slo_info,
+        requests=counts,
+        percentiles=_percentiles(con),
+        goodput=_goodput(con) if slo.source == GIVEN else None,
+        coverage=_coverage(outcomes),
+        phases=_phases(con),
+        misses=misses,
+        findings=findings,
+        unexplained_share=unexplained,
+        missing_evidence=missing,
+        sentence=diagnosis_sentence(
+            findings=findings,
+            requests=counts,
+            slo=slo_info,
+            misses=misses.total,
+            unexplained_share=unexplained,
+            reason=next(iter(reasons), None),
+            missing=missing,
+            min_rows=attribution.rules.min_rows,
+            window_text=window.text,
+        ),
+    )
+
+
+def _rows(con: duckdb.DuckDBPyConnection, query: str) -> list[Row]:
+    rows: list[Row] = con.sql(query).to_arrow_table().to_pylist()
+    return rows
+
+
+def _counts(outcomes: Sequence[Row]) -> RequestCounts:
+    by_status: dict[str, int] = {}
+    quarantined: dict[str, int] = {}
+    superseded = 0
+    for row in outcomes:
+        n = int(row["requests"])
+        if row["quarantine_reason"] is not None:
+            reason = str(row["quarantine_reason"])
+            quarantined[reason] = quarantined.get(reason, 0) + n
+        elif row["superseded_attempt"]:
+            superseded += n
+        else:
+            by_status[row["status"]] = by_status.get(row["status"], 0) + n
+    return RequestCounts(
+        total=sum(int(r["requests"]) for r in outcomes),
+        completed=by_status.get("ok", 0),
+        aborted=by_status.get("aborted", 0),
+        errored=by_status.get("error", 0),
+        timeout=by_status.get("timeout", 0),
+        open=by_status.get("open", 0),
+        superseded=superseded,
+        quarantined=dict(sorted(quarantined.items())),
+        without_clock=sum(int(r["without_clock"]) for r in outcomes),
+    )
+
+
+def _coverage(outcomes: Sequence[Row]) -> float | None:
+    used = [
+        r
+        for r in outcomes
+        if r["status"] == "ok" and r["quarantine_reason"] is None and not r["superseded_attempt"]
+    ]
+    wall = sum(r["wall_ms"] or 0.0 for r in used)
+    return 1 - sum(r["unexplained_ms"] or 0.0 for r in used) / wall if wall > 0 else None
+
+
+def _percentiles(con: duckdb.DuckDBPyConnection) -> dict[str, Percentiles]:
+    rows = {r["metric"]: r for r in _rows(con, "select * from metric_percentiles")}
+    kinds = _rows(
+        con,
+        "select ttft_kind as kind, count(*) as n from request_facts "
+        "where completed = 1 and ttft_kind is not null group by ttft_kind order by n desc, kind",
+    )
+    made = {
+        name: Percentiles(row["p50"], row["p95"], row["p99"], int(row["n"]), kind)
+        for name, row, kind in (
+            ("ttft_ms", rows["ttft_ms"], ", ".join(k["kind"] for k in kinds) or None),
+            ("ttfa_ms", rows["ttfa_ms"], None),
+            ("tpot_ms", rows["tpot_ms"], None),
+            # single gaps are kept only where they stand out: what is known is each request's mean
+            ("itl_ms", rows["tpot_ms"], "mean of each request"),
+            ("e2e_ms", rows["e2e_ms"], None),
+        )
+    }
+    return made
+
+
+def _goodput(con: duckdb.DuckDBPyConnection) -> Goodput:
+    (row,) = _rows(con, "select * from goodput")
+    n, good, span = int(row["n"]), row["good"] or 0, row["span_s"]
+    return Goodput(
+        share=good / n if n else None, requests_per_s=good / span if span and n else None, n=n
+    )
+
+
+def _phases(con: duckdb.DuckDBPyConnection) -> tuple[PhaseTotal, ...]:
+    rows = _rows(con, "select * from phase_totals where n > 0 order by phase_order")
+    return tuple(
+        PhaseTotal(r["phase"], r["seconds"], r["share"] or 0.0, r["p50_ms"], r["p95_ms"])
+        for r in rows
+        if r["seconds"] > 0 or r["phase"] != "unexplained"
+    )
+
+
+def _misses(con: duckdb.DuckDBPyConnection) -> Misses:
+    by_metric = {
+        r["metric"]: int(r["n"])
+        for r in _rows(con, "select metric, count(*) as n from slow_requests group by metric")
+    }
+    ((total,),) = con.sql("select count(distinct request_key) from slow_requests").fetchall()
+    return Misses(total, {m: by_metric[m] for m in SLO_METRICS if m in by_metric})
+
+
+def _abstentions(con: duckdb.DuckDBPyConnection) -> list[Row]:
+    return _rows(
+        con,
+        "select reason, count(*) as n from verdicts "
+        "where class not in ('attributed', 'request_shape') group by reason order by n desc",
+    )
+
+
+def _unexplained_share(con: duckdb.DuckDBPyConnection, misses: Misses) -> float | None:
+    rows = sum(misses.by_metric.values())
+    return sum(r["n"] for r in _abstentions(con)) / rows if rows else None
+
+
+def _findings(
+    con: duckdb.DuckDBPyConnection, attribution: Attribution, misses: Misses
+) -> tuple[Finding, ...]:
+    rows = _rows(con, "select * from findings")
+    if not rows:
+        return ()
+    culprits = _culprits(con)
+    workers = _workers(con)
+    support = ev.support(con, attribution)
+
+    def rank(row: Row) -> tuple[float, float, str, str, str]:
+        weight = _SHAPE_WEIGHT if row["class"] == "request_shape" else 1.0
+        score = row["share_of_misses"] * row["confidence"] * weight
+        return (-score, -row["total_excess_ms"], row["metric"], row["phase"], row["cause"])
+
+    rows.sort(key=rank)
+    return tuple(
+        _finding(
+            row,
+            attribution,
+            misses.by_metric[row["metric"]],
+            culprits.get((row["phase"], row["metric"]), ())
+            if row["cause"] == "prefill_interference"
+            else (),
+            workers.get(tuple(row[k] for k in ("class", "phase", "cause", "metric")), ()),
+            support,
+        )
+        for row in rows
+    )
+
+
+def _finding(
+    row: Row,
+    attribution: Attribution,
+    metric_misses: int,
+    culprits: Sequence[Culprit],
+    workers: Sequence[tuple[str, int]],
+    support: ev.Support,
+) -> Finding:
+    rules = attribution.rules
+    confidence = float(row["confidence"])
+    label = (
+        "high" if confidence >= rules.high else "likely" if confidence >= rules.likely else "mixed"
+    )
+    words = FindingWords(
+        phase=row["phase"],
+        cause=row["cause"],
+        metric=row["metric"],
+        is_shape=row["class"] == "request_shape",
+        excess_ms=row["excess_ms"],
+        expected_ms=row["expected_ms"],
+        uncached_tokens=row["uncached_tokens"],
+        output_tokens=row["output_tokens"],
+        worker=workers[0][0] if workers else None,
+        culprits=culprits,
+        waits_last=support.waits_last(rules),
+    )
+    share = float(row["share_of_misses"])
+    return Finding(
+        phase=row["phase"],
+        cause=row["cause"],
+        metric=row["metric"],
+        share_of_misses=share,
+        placebo_share=None,
+        excess_ms=row["excess_ms"],
+        expected_ms=row["expected_ms"],
+        confidence=confidence,
+        confidence_label=label,
+        n=int(row["n"]),
+        workers=tuple(w for w, _ in workers[:_NAMED]),
+        culprits=tuple(culprits[:_NAMED]),
+        evidence=tuple(
+            ev.lines(row, words, metric_misses=metric_misses, workers=workers, support=support)
+        ),
+        action=action_for(words),
+        sentence=finding_sentence(
+            words,
+            share=share,
+            n=int(row["n"]),
+            confidence=confidence,
+            label=label,
+            source=attribution.slo.source,
+        ),
+    )
+
+
+def _culprits(con: duckdb.DuckDBPyConnection) -> Mapping[tuple[str, str], tuple[Culprit, ...]]:
+    rows = _rows(
+        con,
+        f"""
+        select phase, metric, coalesce(request_id, culprit_key) as request_id, input_tokens,
+            victims, stall_ms
+        from finding_culprits
+        qualify row_number() over (
+            partition by phase, metric order by stall_ms desc, culprit_key) <= {_NAMED}
+        order by phase, metric, stall_ms desc, culprit_key
+        """,
+    )
+    out: dict[tuple[str, str], tuple[Culprit, ...]] = {}
+    for r in rows:
+        culprit = Culprit(r["request_id"], r["input_tokens"], int(r["victims"]), r["stall_ms"])
+        key = (r["phase"], r["metric"])
+        out[key] = (*out.get(key, ()), culprit)
+    return out
+
+
+def _workers(
+    con: duckdb.DuckDBPyConnection,
+) -> Mapping[tuple[Any, ...], tuple[tuple[str, int], ...]]:
+    rows = _rows(con, "select * from finding_workers order by n desc, worker")
+    out: dict[tuple[Any, ...], tuple[tuple[str, int], ...]] = {}
+    for r in rows:
+        key = (r["class"], r["phase"], r["cause"], r["metric"])
+        out[key] = (*out.get(key, ()), (r["worker"], int(r["n"])))
+    return out

@@ -1,0 +1,174 @@
+"""The diagnosis as data: what `diagnose --json` prints, and what every view renders.
+
+Owns the shape of the contract (version it in SCHEMA) and nothing else: numbers are made in
+`tracekit.analysis.diagnose`, sentences in `tracekit.analysis.sentence`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+SCHEMA: Final = "tracekit.diagnosis/1"
+
+
+@dataclass(frozen=True)
+class WindowInfo:
+    """Which requests were looked at. ``first``/``last`` are their earliest and latest start."""
+
+    text: str
+    since_unix_ns: int | None
+    until_unix_ns: int | None
+    first_unix_ns: int | None
+    last_unix_ns: int | None
+
+
+@dataclass(frozen=True)
+class SloInfo:
+    """The limits in ms, and ``given`` or ``slowest_5_percent``."""
+
+    ttft_ms: float | None
+    tpot_ms: float | None
+    e2e_ms: float | None
+    source: str
+
+
+@dataclass(frozen=True)
+class RequestCounts:
+    """How the requests ended. ``total`` is the sum of all but ``without_clock``.
+
+    Quarantined rows (by reason) and superseded attempts are in no other count and in no
+    statistic; ``without_clock`` says how many of the total have no start time.
+    """
+
+    total: int
+    completed: int
+    aborted: int
+    errored: int
+    timeout: int
+    open: int
+    superseded: int
+    quarantined: Mapping[str, int]
+    without_clock: int
+
+
+@dataclass(frozen=True)
+class Percentiles:
+    """Milliseconds over the ``n`` completed requests that have the metric; None if too few.
+
+    ``kind`` says what was measured: the kinds of TTFT seen, or how ITL was come by.
+    """
+
+    p50: float | None
+    p95: float | None
+    p99: float | None
+    n: int
+    kind: str | None = None
+
+
+@dataclass(frozen=True)
+class Goodput:
+    """Requests that met every limit: their share [1] of ``n`` and their rate [1/s]."""
+
+    share: float | None
+    requests_per_s: float | None
+    n: int
+
+
+@dataclass(frozen=True)
+class PhaseTotal:
+    """One phase over all completed requests: total time, its share of all time, per request."""
+
+    phase: str
+    seconds: float
+    share: float
+    p50_ms: float | None
+    p95_ms: float | None
+
+
+@dataclass(frozen=True)
+class Misses:
+    """Requests over a limit: distinct in ``total``, per metric in ``by_metric``."""
+
+    total: int
+    by_metric: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Culprit:
+    """A request whose prefill stalled others: how many, and for how long (a lower bound)."""
+
+    request_id: str
+    input_tokens: int | None
+    victims: int
+    stall_ms: float
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One answer: this phase, for this cause, in this share of the misses of this metric.
+
+    ``excess_ms`` and ``expected_ms`` are medians over its ``n`` requests. ``placebo_share`` is the
+    share that ordinary variation would give; None = not measured. A request's own size is a finding
+    too: cause ``long_prompt``, ``kv_transfer_size`` or ``fixed_overhead``.
+    """
+
+    phase: str
+    cause: str
+    metric: str
+    share_of_misses: float
+    placebo_share: float | None
+    excess_ms: float
+    expected_ms: float
+    confidence: float
+    confidence_label: str
+    n: int
+    workers: tuple[str, ...]
+    culprits: tuple[Culprit, ...]
+    evidence: tuple[str, ...]
+    action: str
+    sentence: str
+
+
+@dataclass(frozen=True)
+class MissingEvidence:
+    """A field that would have said more, why it matters here, and how to record it."""
+
+    field: str
+    why: str
+    how: str
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """The answer. ``sentence`` is the one line; everything else is what it rests on.
+
+    ``findings`` are ordered, the headline first. ``unexplained_share`` [1] is the part of the
+    violations that no finding accounts for; None where there are none.
+    """
+
+    window: WindowInfo
+    slo: SloInfo
+    requests: RequestCounts
+    percentiles: Mapping[str, Percentiles]
+    goodput: Goodput | None
+    coverage: float | None
+    phases: tuple[PhaseTotal, ...]
+    misses: Misses
+    findings: tuple[Finding, ...]
+    unexplained_share: float | None
+    missing_evidence: tuple[MissingEvidence, ...]
+    sentence: str
+
+    def to_json(self) -> dict[str, Any]:
+        """The contract of design §6, as plain values."""
+        return {"schema": SCHEMA, **_plain(asdict(self))}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {k: _plain(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(v) for v in value]
+    return value

@@ -1,0 +1,178 @@
+"""The lines of evidence under a finding: plain sentences, each with its numbers.
+
+Owns reading the few supporting relations and putting them into words. Judges nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import duckdb
+
+from tracekit.analysis.attribution import Attribution
+from tracekit.analysis.fit import WAITS
+from tracekit.analysis.rules import Rules
+from tracekit.analysis.sentence import (
+    METRIC_WORDS,
+    PHASE_WORDS,
+    FindingWords,
+    format_ms,
+    format_share,
+    format_tokens,
+)
+from tracekit.analysis.slo import GIVEN
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Support:
+    """What the evidence refers to beyond the finding itself."""
+
+    source: str
+    tau: float
+    sampled: int
+    from_baseline: bool
+    errors: Mapping[str, tuple[float, float]]
+    usual_overlap: Mapping[str, float]
+    workers: Mapping[tuple[str, str], Row]
+    pressure: Sequence[Row]
+    cached_share: float | None
+
+    def waits_last(self, rules: Rules) -> bool:
+        """Whether waiting is the rule and service is normal, for the model with most arrivals."""
+        if not self.pressure:
+            return False
+        p = self.pressure[0]
+        service = p["service_ratio"]
+        return (
+            p["bins"] >= rules.min_bins
+            and p["waiting_share"] >= rules.lasting_share
+            and (service is None or service <= rules.max_service_ratio)
+        )
+
+
+def support(con: duckdb.DuckDBPyConnection, attribution: Attribution) -> Support:
+    """Read the small relations behind the evidence once."""
+    model = attribution.cost_model
+    errors: dict[str, tuple[float, float]] = {}
+    for cell in model.cells:
+        for phase, fit in cell.fits.items():
+            n, error = errors.get(phase, (0.0, 0.0))
+            errors[phase] = (n + fit.n, error + fit.n * fit.error)
+    overlap = con.sql(
+        "select phase, avg(usual_share) as share from suspect_overlaps group by phase"
+    ).fetchall()
+    slow = con.sql("select * from worker_residuals where is_slow = 1").to_arrow_table().to_pylist()
+    pressure = con.sql("select * from queue_pressure order by bins desc").to_arrow_table()
+    ((cached_share,),) = con.sql("select cached_share from field_coverage").fetchall()
+    return Support(
+        source=attribution.slo.source,
+        tau=model.tau,
+        sampled=model.rows,
+        from_baseline=attribution.baseline is not None,
+        errors={p: (n, total / n if n else 0.0) for p, (n, total) in errors.items()},
+        usual_overlap=dict(overlap),
+        workers={(r["phase"], r["worker"]): r for r in slow},
+        pressure=pressure.to_pylist(),
+        cached_share=cached_share,
+    )
+
+
+def lines(
+    row: Row,
+    words: FindingWords,
+    *,
+    metric_misses: int,
+    workers: Sequence[tuple[str, int]],
+    support: Support,
+) -> Iterator[str]:
+    """The evidence of one row of ``findings``."""
+    metric = METRIC_WORDS[words.metric]
+    limit = "the limit" if support.source == GIVEN else "the 95th percentile of its model and route"
+    yield (
+        f"{row['n']:,} of {metric_misses:,} requests over {limit}: median {metric} "
+        f"{format_ms(row['value_ms'])} against {format_ms(row['threshold_ms'])}"
+    )
+    phase = PHASE_WORDS[words.phase]
+    yield (
+        f"{phase} took {format_ms(words.expected_ms + words.excess_ms)} at the median, "
+        f"{format_ms(words.expected_ms)} is expected for the shape of these requests"
+    )
+    yield from _cause_lines(row, words, support)
+    if row["censored"]:
+        yield f"{row['censored']:,} of them were killed: their times are lower bounds"
+    if len(workers) > 1:
+        top, n = workers[0]
+        yield f"{len(workers)} workers are affected; {top} has {n:,} of these requests"
+    yield _expectation_line(words, support)
+
+
+def _cause_lines(row: Row, words: FindingWords, support: Support) -> Iterator[str]:
+    if words.is_shape:
+        if words.uncached_tokens is not None and words.phase in ("prefill", "queue_or_prefill"):
+            size = format_tokens(words.uncached_tokens)
+            yield f"these requests have {size} uncached prompt tokens (median)"
+            if support.cached_share is not None:
+                cached = format_share(support.cached_share)
+                yield f"over all requests {cached} of a prompt came from the cache"
+        elif words.output_tokens is not None and words.phase == "decode":
+            yield f"these requests have {format_tokens(words.output_tokens)} output tokens (median)"
+        return
+    total = row["total_excess_ms"]
+    if words.cause == "prefill_interference":
+        usual = support.usual_overlap.get(words.phase, 0.0)
+        yield (
+            f"{format_ms(row['cause_ms'])} of {format_ms(total)} lost in {words.phase} lie under "
+            "other requests' prefills on the same worker, "
+            f"beyond the {format_share(usual)} that ordinary requests overlap"
+        )
+        for c in list(words.culprits)[:3]:
+            size = f" ({format_tokens(c.input_tokens)} prompt tokens)" if c.input_tokens else ""
+            yield (
+                f"{c.request_id}{size} stalled {c.victims:,} of them for {format_ms(c.stall_ms)} "
+                "in all, a lower bound"
+            )
+    elif words.cause == "slow_worker" and words.worker is not None:
+        slow = support.workers.get((words.phase, words.worker))
+        if slow is not None:
+            yield (
+                f"{words.worker} takes {1 + slow['excess_share']:.2f} times the expected "
+                f"{words.phase} at the median, its {slow['peers']} peers "
+                f"{1 + slow['peer_excess_share']:.2f} times (n = {slow['n']:,})"
+            )
+    elif words.cause == "kv_transfer_wait":
+        yield (
+            f"{format_ms(row['cause_ms'])} of {format_ms(total)} lost in KV transfer are waiting, "
+            "not wire time"
+        )
+    elif words.phase == "queue" and support.pressure:
+        p = support.pressure[0]
+        service = p["service_ratio"]
+        at = "" if service is None else f"; service takes {service:.2f} times the expected"
+        yield (
+            f"most arrivals wait in {format_share(p['waiting_share'])} of {p['bins']:,} slices of "
+            f"time, {p['usual_arrivals']:.0f} arrivals in a usual one{at}"
+        )
+    elif words.cause == "client_concurrency":
+        yield (
+            "the time passed between the intended and the actual sending, before any server saw "
+            "the request"
+        )
+
+
+def _expectation_line(words: FindingWords, support: Support) -> str:
+    n, error = support.errors.get(words.phase, (0.0, 0.0))
+    if words.phase in WAITS and not support.from_baseline:
+        return (
+            f"expected = the wait when nothing waits (the 5th percentile of {n:,.0f} requests of "
+            "this traffic)"
+        )
+    where = "the baseline window" if support.from_baseline else "this traffic"
+    what = "median" if support.from_baseline else f"{support.tau * 100:.0f}th percentile"
+    return (
+        f"expected = the {what} for the shape, fitted on {n:,.0f} requests of {where}; "
+        f"half of them lie within {format_share(error)} of it"
+    )

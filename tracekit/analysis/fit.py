@@ -1,0 +1,401 @@
+"""What a phase should take, fitted from the traffic itself: the relation ``cost_model``.
+
+Owns quantile regression, the cells, pooling, and the residuals that say how much a phase varies.
+Applying the model is the job of ``sql/attribution/request_costs.sql``.
+
+The expectation knows a request's *shape* only (tokens, cache, bytes), never concurrency or batch
+size: those are how a fault acts, and conditioning on them would explain the fault away. It is a
+low quantile, so it stays put while up to three quarters of the traffic are slow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import duckdb
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+Floats = npt.NDArray[np.float64]
+
+#: Version of the form of the model: raise it when formulas or columns change.
+VERSION: Final = 1
+
+#: Quantile of the fit: low on live traffic, the median on a reference window the user declared.
+TAU_LIVE: Final = 0.25
+TAU_BASELINE: Final = 0.5
+
+#: Waits have no cost of their own: what counts is how short they are when nothing waits. A low
+#: quantile of the traffic itself would call a queue ordinary as soon as most requests queue.
+WAITS: Final = frozenset({"client_wait", "queue"})
+_WAIT_TAU: Final = 0.05
+_WAIT_SPREAD_TAU: Final = 0.1
+
+#: Rows a fit needs; below, it borrows from its model, then from everything, then there is none.
+MIN_ROWS: Final = 30
+
+#: Rows drawn per cell, and over all cells.
+_CELL_ROWS: Final = 4_000
+_TOTAL_ROWS: Final = 60_000
+_CELL_ROWS_MIN: Final = 500
+
+#: How wide normal noise is, from the absolute residuals near the fit (so that the slow part of the
+#: traffic has no say): their quantile, the factor from it to one standard deviation, and how many
+#: of those make three above the *median*, since the low fit lies 0.67 below it.
+_SPREAD: Final[dict[float, tuple[float, float, float]]] = {
+    TAU_LIVE: (0.25, 2.506, 3.67),
+    TAU_BASELINE: (0.5, 1.483, 3.0),
+}
+
+#: A standardised residual larger than this is no ordinary variation.
+_RESIDUAL_CAP: Final = 6.0
+
+#: Phases in column order, with the columns of the facts they grow with and their coefficients.
+PHASE_TERMS: Final[dict[str, tuple[tuple[str, str], ...]]] = {
+    "client_wait": (("c0", "one"),),
+    "network": (("c0", "one"),),
+    "route": (("c0", "one"),),
+    "frontend": (("c0", "one"),),
+    "queue": (("c0", "one"),),
+    "prefill": (("a0", "one"), ("a1", "uncached_tokens"), ("a2", "attended_tokens_sq")),
+    "queue_or_prefill": (("a0", "one"), ("a1", "uncached_tokens"), ("a2", "attended_tokens_sq")),
+    "kv_transfer": (("k0", "one"), ("k1", "kv_size")),
+    "decode": (("g0", "steps"), ("g1", "step_context")),
+}
+PHASES: Final[tuple[str, ...]] = tuple(PHASE_TERMS)
+
+#: Phases whose zero means "not this request's way" and must not pull a fit down.
+_SHAPED: Final = frozenset(p for p, terms in PHASE_TERMS.items() if len(terms) > 1)
+
+_KEYS: Final = ("model", "engine", "engine_version", "topology")
+
+
+@dataclass(frozen=True)
+class PhaseFit:
+    """Coefficients (in the order of PHASE_TERMS), scale ``s0 + s1 x expected``, and how it went."""
+
+    coefficients: tuple[float, ...]
+    s0: float
+    s1: float
+    n: int
+    level: str
+    error: float
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell of the cost model. ``level`` is the coarsest pool that one of its fits needed."""
+
+    model: str
+    engine: str
+    engine_version: str
+    topology: str
+    n: int
+    level: str
+    kv_per_byte: bool
+    fits: Mapping[str, PhaseFit]
+
+
+@dataclass(frozen=True)
+class CostModel:
+    """All cells, and per cell the standardised residuals that confidence draws from.
+
+    ``residuals[i]`` belongs to ``cells[i]``: rows x phases (order of PHASES), 0 where a phase was
+    not seen, within ±6 scales.
+    """
+
+    cells: tuple[Cell, ...]
+    tau: float
+    source: str
+    rows: int
+    residuals: tuple[npt.NDArray[np.float32], ...] = field(repr=False, default=())
+
+    def to_arrow(self) -> pa.Table:
+        """The relation ``cost_model``: one row per cell, a column per coefficient."""
+        columns: dict[str, list[Any]] = {
+            "cell_index": list(range(len(self.cells))),
+            **{k: [getattr(c, k) for c in self.cells] for k in _KEYS},
+            "level": [c.level for c in self.cells],
+            "n": [c.n for c in self.cells],
+            "tau": [self.tau for _ in self.cells],
+            "source": [self.source for _ in self.cells],
+            "version": [VERSION for _ in self.cells],
+            "kv_transfer_per_byte": [int(c.kv_per_byte) for c in self.cells],
+        }
+        for phase, terms in PHASE_TERMS.items():
+            fits = [c.fits.get(phase) for c in self.cells]
+            for i, (name, _) in enumerate(terms):
+                columns[f"{phase}_{name}"] = [f.coefficients[i] if f else None for f in fits]
+            columns[f"{phase}_s0"] = [f.s0 if f else None for f in fits]
+            columns[f"{phase}_s1"] = [f.s1 if f else None for f in fits]
+            columns[f"{phase}_error"] = [f.error if f else None for f in fits]
+            columns[f"{phase}_n"] = [f.n if f else 0 for f in fits]
+        return pa.table(columns, schema=COST_MODEL_SCHEMA)
+
+
+def _cost_model_schema() -> pa.Schema:
+    fields = [pa.field("cell_index", pa.int64())]
+    fields += [pa.field(k, pa.string()) for k in (*_KEYS, "level")]
+    fields += [
+        pa.field("n", pa.int64()),
+        pa.field("tau", pa.float64()),
+        pa.field("source", pa.string()),
+        pa.field("version", pa.int64()),
+        pa.field("kv_transfer_per_byte", pa.int64()),
+    ]
+    for phase, terms in PHASE_TERMS.items():
+        fields += [pa.field(f"{phase}_{name}", pa.float64()) for name, _ in terms]
+        fields += [pa.field(f"{phase}_{c}", pa.float64()) for c in ("s0", "s1", "error")]
+        fields.append(pa.field(f"{phase}_n", pa.int64()))
+    return pa.schema(fields)
+
+
+#: Columns of ``cost_model``, the same whether or not there are cells.
+COST_MODEL_SCHEMA: Final[pa.Schema] = _cost_model_schema()
+
+
+def quantile_fit(
+    features: Floats, values: Floats, *, tau: float, weights: Floats | None = None
+) -> Floats:
+    """Nonnegative linear quantile regression: coefficients >= 0 that minimise the pinball loss.
+
+    ``features`` is rows x terms (>= 0), ``values`` has a row each. Solved exactly, as the dual
+    linear program: one bounded variable a row, one constraint a term (4,000 rows take 40 ms).
+    """
+    from scipy.optimize import linprog  # 0.3 s to import, needed only where something is fitted
+
+    reach = features.max(axis=0, initial=0.0)
+    used = reach > 0
+    top = float(np.abs(values).max(initial=0.0))
+    out = np.zeros(features.shape[1])
+    if top == 0 or not used.any():
+        return out
+    w = np.ones(len(values)) if weights is None else weights / weights.mean()
+    solved = linprog(
+        -values / top,
+        A_ub=(features[:, used] / reach[used]).T,
+        b_ub=np.zeros(int(used.sum())),
+        bounds=np.column_stack([-(1 - tau) * w, tau * w]),
+        method="highs-ds",
+    )
+    if solved.status != 0:
+        raise ArithmeticError(f"the quantile fit did not converge: {solved.message}")
+    out[used] = np.maximum(-solved.ineqlin.marginals, 0.0) / reach[used] * top
+    return out
+
+
+def fit_phase(
+    features: Floats, values: Floats, *, tau: float, weights: Floats, level: str
+) -> PhaseFit:
+    """Fit one phase twice: plainly, then with rows weighted by 1 / expected.
+
+    The second pass lets short requests count as much as long ones (noise grows with size), so the
+    constant is not left to chance. Waits (a lone constant) vary by amounts, compute by factors.
+    """
+    spread_tau, factor, reach = _SPREAD[tau]
+    if features.shape[1] == 1:
+        constant = _weighted_quantile(values, weights, tau)
+        off = np.abs(values - constant)
+        s0 = reach / 3 * factor * _weighted_quantile(off, weights, spread_tau)
+        return PhaseFit((constant,), s0, 0.0, len(values), level, _error(off, values, weights))
+    rough = features @ quantile_fit(features, values, tau=tau, weights=weights)
+    floor = max(1.0, 0.1 * float(np.median(rough)))
+    even = weights / (rough + floor)
+    coefficients = quantile_fit(features, values, tau=tau, weights=even)
+    expected = features @ coefficients
+    s0, s1 = _shaped_scale(values, expected, even, tau)
+    error = _error(np.abs(values - expected), values, weights)
+    return PhaseFit(tuple(map(float, coefficients)), s0, s1, len(values), level, error)
+
+
+def _shaped_scale(
+    values: Floats, expected: Floats, weights: Floats, tau: float
+) -> tuple[float, float]:
+    """``s0, s1`` such that three scales above the fit are three deviations above the median.
+
+    Compute time varies by factors, so the deviation is one of logarithms, plus a constant that
+    matters for small requests only: ``deviation = b0 + b1 / expected``.
+    """
+    spread_tau, factor, reach = _SPREAD[tau]
+    keep = (values > 0) & (expected > 0)
+    if not keep.any():
+        return 0.0, 0.0
+    off = np.abs(np.log(values[keep] / expected[keep]))
+    terms = np.column_stack([np.ones(len(off)), 1.0 / expected[keep]])
+    b0, b1 = factor * quantile_fit(terms, off, tau=spread_tau, weights=weights[keep])
+    wide = float(np.exp(min(reach * b0, 5.0)))
+    return float(reach / 3 * b1 * wide), (wide - 1) / 3
+
+
+def _fit_wait(values: Floats, weights: Floats, level: str) -> PhaseFit:
+    """The wait when nothing waits, and how far the next shortest waits are from it."""
+    shortest = _weighted_quantile(values, weights, _WAIT_TAU)
+    spread = _weighted_quantile(values, weights, _WAIT_SPREAD_TAU) - shortest
+    return PhaseFit((shortest,), spread, 0.0, len(values), level, 0.0)
+
+
+def _error(off: Floats, values: Floats, weights: Floats) -> float:
+    """Median absolute residual as a share of the median."""
+    centre = _weighted_quantile(values, weights, 0.5)
+    return _weighted_quantile(off, weights, 0.5) / centre if centre > 0 else 0.0
+
+
+def _weighted_quantile(values: Floats, weights: Floats, tau: float) -> float:
+    order = np.argsort(values)
+    heap = np.cumsum(weights[order])
+    return float(values[order][min(np.searchsorted(heap, tau * heap[-1]), len(values) - 1)])
+
+
+def fit_cost_model(
+    con: duckdb.DuckDBPyConnection,
+    *,
+    facts: str = "request_facts",
+    reference: str = "request_facts",
+    baseline: bool = False,
+) -> CostModel:
+    """Fit every cell seen in the relation ``facts`` on the completed rows of ``reference``.
+
+    Reads at most some 60,000 rows, drawn by a hash of the key, so the same data give the same
+    model. A cell none of whose phases can be fitted is absent.
+    """
+    tau = TAU_BASELINE if baseline else TAU_LIVE
+    keys = ", ".join(_KEYS)
+    wanted = con.sql(
+        f"select {keys}, count(*) from {facts} group by {keys} order by {keys}"
+    ).fetchall()
+    sample = _draw(con, reference)
+    made: list[Cell] = []
+    pools: list[npt.NDArray[np.float32]] = []
+    for *key, n in wanted:
+        cell, rows = _fit_cell(sample, tuple(map(str, key)), int(n), tau)
+        if cell is not None:
+            made.append(cell)
+            pools.append(_residuals(sample, cell, rows))
+    source = "baseline" if baseline else "window"
+    return CostModel(tuple(made), tau, source, sample.n, tuple(pools))
+
+
+@dataclass(frozen=True)
+class _Sample:
+    """Drawn rows as arrays: keys as text, everything else as float64 with NaN for missing."""
+
+    n: int
+    keys: Mapping[str, npt.NDArray[np.object_]]
+    values: Mapping[str, Floats]
+    weights: Floats
+
+    def where(self, names: Sequence[str], key: Sequence[str]) -> npt.NDArray[np.bool_]:
+        keep = np.ones(self.n, dtype=bool)
+        for name, value in zip(names, key, strict=True):
+            keep &= self.keys[name] == value
+        return keep
+
+
+_TERMS: Final = ("uncached_tokens", "attended_tokens_sq", "steps", "step_context")
+
+
+def _draw(con: duckdb.DuckDBPyConnection, relation: str) -> _Sample:
+    keys = ", ".join(_KEYS)
+    counts = con.sql(
+        f"select {keys}, count(*) as n from {relation} where completed = 1 group by {keys}"
+    ).to_arrow_table()
+    per_cell = max(_CELL_ROWS_MIN, min(_CELL_ROWS, _TOTAL_ROWS // max(1, counts.num_rows)))
+    # powers of two: what one step draws, a smaller one draws too, so the smallest can go first
+    steps = [1 << (max(0, n - 1) // per_cell).bit_length() for n in counts["n"].to_pylist()]
+    con.register("_steps", counts.append_column("step", pa.array(steps, pa.int64())))
+    phases = ", ".join(f"f.{p}_ms" for p in PHASES)
+    on = " and ".join(f"f.{k} = c.{k}" for k in _KEYS)
+    try:
+        rows = con.sql(
+            f"""
+            select {", ".join(f"f.{k}" for k in _KEYS)}, {", ".join(f"f.{t}" for t in _TERMS)},
+                {phases}, f.input_tokens, cast(f.kv_bytes as double) as kv_bytes,
+                cast(c.step as double) as weight
+            from {relation} as f join _steps as c on {on}
+            where f.completed = 1 and hash(f.request_key) % {min(steps, default=1)} = 0
+                and hash(f.request_key) % c.step = 0
+            order by f.request_key
+            """
+        ).to_arrow_table()
+    finally:
+        con.unregister("_steps")
+    values = {
+        name: rows[name].to_numpy().astype(np.float64)
+        for name in rows.column_names
+        if name not in _KEYS and name != "weight"
+    }
+    values["one"] = np.ones(rows.num_rows)
+    labels = {k: np.asarray(rows[k].to_pylist(), dtype=object) for k in _KEYS}
+    return _Sample(rows.num_rows, labels, values, rows["weight"].to_numpy().astype(np.float64))
+
+
+def _fit_cell(
+    sample: _Sample, key: tuple[str, ...], n: int, tau: float
+) -> tuple[Cell | None, npt.NDArray[np.bool_]]:
+    pools = (
+        ("cell", sample.where(_KEYS, key)),
+        ("model", sample.where(_KEYS[:1], key[:1])),
+        ("all", np.ones(sample.n, dtype=bool)),
+    )
+    in_cell = pools[0][1]
+    moved = in_cell & (np.nan_to_num(sample.values["kv_transfer_ms"]) > 0)
+    per_byte = bool(moved.any() and not np.isnan(sample.values["kv_bytes"][moved]).any())
+    fits: dict[str, PhaseFit] = {}
+    enough = int(in_cell.sum()) >= MIN_ROWS
+    for phase in PHASES:
+        # a phase that a well-filled cell never shows has nothing to judge there: borrow no fit
+        if enough and not _seen(sample, phase, in_cell):
+            continue
+        for level, pool in pools:
+            features, values, weights = _rows_of(sample, phase, pool, per_byte)
+            if len(values) >= MIN_ROWS:
+                if phase in WAITS and tau != TAU_BASELINE:
+                    fits[phase] = _fit_wait(values, weights, level)
+                else:
+                    fits[phase] = fit_phase(features, values, tau=tau, weights=weights, level=level)
+                break
+    if not fits:
+        return None, in_cell
+    levels = [f.level for f in fits.values()]
+    level = next(lv for lv in ("all", "model", "cell") if lv in levels)
+    own = in_cell if enough else pools[2][1]
+    model, engine, engine_version, topology = key
+    cell = Cell(model, engine, engine_version, topology, n, level, per_byte, fits)
+    return cell, own
+
+
+def _seen(sample: _Sample, phase: str, rows: npt.NDArray[np.bool_]) -> bool:
+    return bool((~np.isnan(sample.values[f"{phase}_ms"][rows])).any())
+
+
+def _features(sample: _Sample, phase: str, per_byte: bool) -> Floats:
+    size = "kv_bytes" if per_byte else "input_tokens"
+    names = [size if column == "kv_size" else column for _, column in PHASE_TERMS[phase]]
+    return np.column_stack([sample.values[name] for name in names])
+
+
+def _rows_of(
+    sample: _Sample, phase: str, pool: npt.NDArray[np.bool_], per_byte: bool
+) -> tuple[Floats, Floats, Floats]:
+    values = sample.values[f"{phase}_ms"]
+    features = _features(sample, phase, per_byte)
+    keep = pool & ~np.isnan(values) & ~np.isnan(features).any(axis=1)
+    if phase in _SHAPED:
+        keep &= np.nan_to_num(values) > 0
+    return features[keep], values[keep], sample.weights[keep]
+
+
+def _residuals(sample: _Sample, cell: Cell, rows: npt.NDArray[np.bool_]) -> npt.NDArray[np.float32]:
+    out = np.zeros((int(rows.sum()), len(PHASES)), dtype=np.float32)
+    for i, phase in enumerate(PHASES):
+        fit = cell.fits.get(phase)
+        if fit is None:
+            continue
+        expected = _features(sample, phase, cell.kv_per_byte)[rows] @ np.array(fit.coefficients)
+        scale = np.maximum(fit.s0 + fit.s1 * expected, 1.0)
+        off = (sample.values[f"{phase}_ms"][rows] - expected) / scale
+        out[:, i] = np.clip(np.nan_to_num(off), -_RESIDUAL_CAP, _RESIDUAL_CAP)
+    return out

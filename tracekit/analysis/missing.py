@@ -1,0 +1,156 @@
+"""What is not recorded, what that keeps from being said, and how to record it.
+
+Owns the rules from counted fields to `MissingEvidence`. Names the exact flag, attribute or column;
+lists only what matters for the traffic at hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from tracekit.analysis.diagnosis import MissingEvidence
+from tracekit.analysis.rules import Rules
+
+#: A field is missing when fewer than this share of the requests have it.
+_ENOUGH: Final = 0.5
+_NEARLY_ALL: Final = 0.9
+
+_ENGINE_SPANS: Final = (
+    "start vLLM with --otlp-traces-endpoint grpc://HOST:4317 and let the caller send its "
+    "traceparent header (or send spans with the attribute tracekit.phase, or log the columns "
+    "queue_ms and prefill_ms)"
+)
+_CLIENT_SPANS: Final = (
+    "trace the calling application (an OpenTelemetry GenAI client span per call, with its "
+    "traceparent passed on), or log start_unix_ns, ttft_ms and e2e_ms per request"
+)
+
+
+def missing_evidence(
+    fields: Mapping[str, Any],
+    *,
+    completed: int,
+    reasons: Mapping[str, int],
+    queue_cause_open: bool,
+    rules: Rules,
+) -> tuple[MissingEvidence, ...]:
+    """From the row of ``field_coverage`` to what would help, the most limiting first.
+
+    ``reasons`` counts why verdicts abstained; ``queue_cause_open`` = queueing was found, not why.
+    """
+    out: list[MissingEvidence] = []
+
+    def note(field: str, why: str, how: str) -> None:
+        out.append(MissingEvidence(field, why, how))
+
+    n = int(fields["n"] or 0)
+    if completed < rules.min_rows:
+        note(
+            "requests",
+            f"{completed} completed requests; percentiles and verdicts need {rules.min_rows}",
+            "collect for longer, or widen --since; `tracekit table` works from 8 rows on",
+        )
+    if not n:
+        return tuple(out)
+
+    def lacks(name: str, enough: float = _ENOUGH) -> bool:
+        return float(fields[name] or 0) < enough * n
+
+    def share(name: str) -> str:
+        return f"{100 * (n - int(fields[name] or 0)) / n:.0f} % of the requests"
+
+    if lacks("with_input", _NEARLY_ALL):
+        note(
+            "input_tokens",
+            f"{share('with_input')} have no prompt size, so long prompts and faults look alike",
+            "ask for usage when streaming (stream_options.include_usage) and record "
+            "gen_ai.usage.input_tokens, or the log column input_tokens",
+        )
+    if lacks("with_output", _NEARLY_ALL):
+        note(
+            "output_tokens",
+            f"{share('with_output')} have no output size, so decode cannot be judged",
+            "record gen_ai.usage.output_tokens, or the log column output_tokens",
+        )
+    if lacks("with_ttft"):
+        note(
+            "ttft_ms",
+            f"{share('with_ttft')} have no time to first token",
+            "stream the answers and record gen_ai.response.time_to_first_chunk, or the log "
+            "column ttft_ms",
+        )
+    merged = int(fields["with_merged_phase"] or 0)
+    if merged >= (1 - _NEARLY_ALL) * n:
+        note(
+            "queue_ms, prefill_ms",
+            f"{100 * merged / n:.0f} % of the requests know only the time before the first token "
+            "as a whole, so waiting and computing cannot be told apart",
+            _ENGINE_SPANS,
+        )
+    elif lacks("with_server_phases") and not merged:
+        note(
+            "queue_ms, prefill_ms",
+            f"{share('with_server_phases')} have no phases at all",
+            _ENGINE_SPANS,
+        )
+    if lacks("with_coverage", _NEARLY_ALL) or reasons.get("coverage"):
+        note(
+            "coverage",
+            f"more than a tenth of the time is covered by no boundary in {share('with_coverage')}",
+            f"{_ENGINE_SPANS}; {_CLIENT_SPANS}",
+        )
+    if lacks("with_cached"):
+        note(
+            "cached_tokens",
+            f"{share('with_cached')} do not say how much of the prompt came from the prefix cache, "
+            "so a cache miss looks like a slow prefill",
+            "start vLLM with --enable-prompt-tokens-details and record "
+            "usage.prompt_tokens_details.cached_tokens as gen_ai.usage.cache_read.input_tokens, "
+            "or as the log column cached_tokens",
+        )
+    if lacks("with_clock"):
+        note(
+            "start_unix_ns",
+            f"{share('with_clock')} have no start time, so nothing can be said about load, "
+            "overlap or change over time",
+            "log start_unix_ns (unix nanoseconds when the request was sent)",
+        )
+    if lacks("with_client") and not lacks("with_clock"):
+        note(
+            "client span",
+            f"{share('with_client')} have no client side, so what happened before the server saw "
+            "them is not in any number here",
+            f"{_CLIENT_SPANS}; intended_start_unix_ns where the client limits its concurrency",
+        )
+    if lacks("with_gaps"):
+        note(
+            "chunk times",
+            f"{share('with_gaps')} have no times of single chunks: ITL is the mean of each "
+            "request, and stalls are invisible",
+            "record when each chunk arrives (log columns chunk_offsets_ms[] and chunk_tokens[])",
+        )
+    if lacks("with_worker"):
+        note(
+            "worker",
+            f"{share('with_worker')} name no worker, so neither a slow worker nor interference "
+            "can be found",
+            "set service.instance.id per server (OTEL_RESOURCE_ATTRIBUTES), or log the column "
+            "worker",
+        )
+    moved = int(fields["with_transfer"] or 0)
+    if moved and int(fields["with_transfer_bytes"] or 0) < _ENOUGH * moved:
+        note(
+            "kv_bytes",
+            "the size of KV transfers is not known, so a slow link and a long wait look alike",
+            "log the column kv_bytes, or scrape the decode server's vllm:nixl_bytes_transferred "
+            "and vllm:nixl_xfer_time_seconds (tracekit collect --scrape http://HOST:8000/metrics)",
+        )
+    if queue_cause_open:
+        note(
+            "engine metrics",
+            "requests wait in the queue, but not whether for a slot or for KV memory",
+            "scrape the engine (tracekit collect --scrape http://HOST:8000/metrics): "
+            "vllm:num_requests_waiting_by_reason, vllm:kv_cache_usage_perc",
+        )
+    return tuple(out)

@@ -1,0 +1,309 @@
+"""Numbers into words: the sentence of a finding, the sentence of a diagnosis, and what to try.
+
+Owns every phrase that a diagnosis prints. Makes no number and reads no table. An action must fit
+its cause: never more hardware for a wait that the server never saw, never a faster link for a
+hand-off that was waiting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from tracekit.analysis.diagnosis import Culprit, Finding, MissingEvidence, RequestCounts, SloInfo
+from tracekit.analysis.slo import GIVEN
+
+#: Phases as they read in a sentence.
+PHASE_WORDS: Final[dict[str, str]] = {
+    "client_wait": "waiting in the client",
+    "network": "the network",
+    "route": "the gateway or router",
+    "frontend": "the engine's front end",
+    "queue": "the queue",
+    "prefill": "prefill",
+    "queue_or_prefill": "the time before the first token (queue or prefill)",
+    "kv_transfer": "KV transfer",
+    "decode": "decode",
+    "unexplained": "time that no boundary covers",
+}
+
+METRIC_WORDS: Final[dict[str, str]] = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "total time"}
+
+#: A finding that holds less than this of its metric's misses is no headline where most of the
+#: misses are without an explanation.
+_HEADLINE_SHARE: Final = 0.2
+
+#: A culprit with less than this share of the first one's stall is no example for others.
+_HEAVY_SHARE: Final = 0.3
+
+
+def format_ms(value: float) -> str:
+    """Milliseconds with the unit that reads best: ``0.4 ms``, ``812 ms``, ``1.9 s``."""
+    size = abs(value)
+    if size >= 120_000:
+        return f"{value / 60_000:.1f} min"
+    if size >= 1_000:
+        return f"{value / 1_000:.1f} s" if size < 99_950 else f"{value / 1_000:.0f} s"
+    if size >= 10:
+        return f"{value:.0f} ms"
+    return f"{value:.1f} ms"
+
+
+def format_share(value: float) -> str:
+    """A share of 1 in per cent; never rounded to 0 or 100 unless it is."""
+    if 0 < value < 0.01:
+        return "under 1 %"
+    if 0.99 < value < 1:
+        return "over 99 %"
+    return f"{value * 100:.0f} %"
+
+
+def format_tokens(value: float) -> str:
+    """Tokens: exact below ten thousand, else in thousands (``31k``)."""
+    return f"{value:,.0f}" if value < 10_000 else f"{value / 1_000:.0f}k"
+
+
+@dataclass(frozen=True)
+class FindingWords:
+    """What a finding's words need beside its numbers. Tokens are medians, None if unknown."""
+
+    phase: str
+    cause: str
+    metric: str
+    is_shape: bool
+    excess_ms: float
+    expected_ms: float
+    uncached_tokens: float | None
+    output_tokens: float | None
+    worker: str | None
+    culprits: Sequence[Culprit]
+    waits_last: bool = False
+
+
+def action_for(words: FindingWords) -> str:
+    """One thing to try, in the imperative, for this phase and cause."""
+    if words.cause == "prefill_interference":
+        # the smallest prompt among those that matter, not one that happened to be there
+        top = max((c.stall_ms for c in words.culprits), default=0.0)
+        heavy = [c for c in words.culprits if c.stall_ms >= _HEAVY_SHARE * top]
+        size = min((c.input_tokens for c in heavy if c.input_tokens), default=None)
+        long = f"prompts of {format_tokens(size)} tokens and more" if size else "long prompts"
+        return (
+            "lower the chunked-prefill budget (vLLM --max-num-batched-tokens), "
+            f"or send {long} to workers of their own"
+        )
+    if words.cause == "slow_worker":
+        return (
+            f"take {words.worker or 'that worker'} out of rotation and compare its clocks, "
+            "neighbours and version with its peers"
+        )
+    if words.cause == "fixed_overhead" and words.metric == "tpot":
+        return (
+            "compare a smaller model, speculative decoding or another provider's token rate: "
+            "a token costs this much here without any fault"
+        )
+    if words.cause == "fixed_overhead" and words.phase == "decode":
+        return "limit output length, or compare a model or provider with a higher token rate"
+    if words.cause == "long_prompt" and words.metric == "tpot":
+        return "shorten the context that every new token attends to"
+    if words.cause == "long_prompt" and words.phase == "decode":
+        return "limit output length and shorten the context that every new token attends to"
+    by_cause = _ACTIONS.get(words.cause)
+    return by_cause or _ACTIONS_UNKNOWN[words.phase]
+
+
+_ACTIONS: Final[dict[str, str]] = {
+    "client_concurrency": (
+        "raise or remove the client's own limit on concurrent requests; "
+        "the server had not seen these requests yet"
+    ),
+    "network": (
+        "measure the path between client and server (proxy buffering, region, connection reuse) "
+        "before touching the engine"
+    ),
+    "frontend_stall": "give the engine's API server cores of its own, or more front-end processes",
+    "arrival_burst": (
+        "smooth the bursts (a rate limit or a queue in the gateway) or keep free slots for them"
+    ),
+    "capacity": (
+        "lower the load per worker, or raise the limit of running requests "
+        "(vLLM --max-num-seqs) if the KV cache has room"
+    ),
+    "preemption": (
+        "give the KV cache more room or lower --max-num-seqs, so that nothing is preempted"
+    ),
+    "kv_transfer_wait": (
+        "look at the hand-off (admission on the decode side, block size, step alignment) "
+        "before the link: most of it is waiting, not moving bytes"
+    ),
+    "kv_transfer_size": "shorten prompts, or store the KV cache in fewer bits",
+    "long_prompt": (
+        "test prefix caching, fewer document chunks and reranking "
+        "before prefill/decode disaggregation"
+    ),
+    "fixed_overhead": (
+        "loosen the limit or shorten the path before the first token: this is what every request "
+        "costs here"
+    ),
+}
+
+_ACTIONS_UNKNOWN: Final[dict[str, str]] = {
+    "client_wait": "look at what the client does between deciding to send and sending",
+    "network": "measure the path between client and server",
+    "route": "look at the gateway's or router's own queue, retries and health checks",
+    "frontend": (
+        "record the prefills of all requests on the same server, to tell a step that was busy "
+        "prefilling from a stalled API server"
+    ),
+    "queue": (
+        "scrape the engine's metrics (tracekit collect --scrape URL), "
+        "to tell full slots from a full KV cache"
+    ),
+    "prefill": (
+        "compare the cached tokens of these requests with others of the same prefix, "
+        "then the worker's clocks"
+    ),
+    "queue_or_prefill": (
+        "turn on the engine's spans (vLLM --otlp-traces-endpoint), to tell queue from prefill"
+    ),
+    "kv_transfer": (
+        "record bytes and wire time of the transfer (vLLM: vllm:nixl_xfer_time_seconds on the "
+        "decode server), to tell waiting from a slow link"
+    ),
+    "decode": (
+        "record the client's chunk times and the engine's batch size, to tell stalls from a "
+        "slow step"
+    ),
+}
+
+
+def cause_phrase(words: FindingWords) -> str:
+    """The cause as the words after the comma: ``because other requests prefilled ...``."""
+    if words.cause == "prefill_interference":
+        if not words.culprits:
+            return "because other requests were prefilling on the same worker"
+        top = words.culprits[0]
+        size = f" ({format_tokens(top.input_tokens)} prompt tokens)" if top.input_tokens else ""
+        return (
+            "because other requests were prefilling on the same worker, first of all "
+            f"{top.request_id}{size}"
+        )
+    if words.cause == "slow_worker":
+        return f"because worker {words.worker or '(unnamed)'} is slower than its peers"
+    if words.phase == "queue" and words.cause == "unknown" and words.waits_last:
+        return (
+            "because requests wait most of the time (too few slots or too little KV memory: the "
+            "data do not show which)"
+        )
+    return _CAUSES.get(words.cause, "for a reason that the data do not show")
+
+
+_CAUSES: Final[dict[str, str]] = {
+    "client_concurrency": "because the client held the requests back before sending them",
+    "network": "because of the way between client and server",
+    "frontend_stall": "because the front end itself was slow, not the engine's step",
+    "arrival_burst": "because they came in bursts",
+    "capacity": "because requests wait for a slot most of the time while service is normal",
+    "preemption": "because they were preempted and computed again",
+    "kv_transfer_wait": "because the hand-off was waiting, not because bytes were slow",
+}
+
+
+def finding_sentence(
+    words: FindingWords, *, share: float, n: int, confidence: float, label: str, source: str
+) -> str:
+    """One finding in one sentence, without its action."""
+    subject = misses_of(words.metric, source)
+    sure = f"confidence {label} ({confidence:.2f}), n = {n:,}"
+    if words.is_shape:
+        return (
+            f"{format_share(share)} of {subject}: as slow as their size makes them, no fault "
+            f"({_shape_cost(words)}); {sure}"
+        )
+    return (
+        f"{format_share(share)} of {subject}: {PHASE_WORDS[words.phase]} "
+        f"(+{format_ms(words.excess_ms)} over the {format_ms(words.expected_ms)} expected for this "
+        f"shape) {cause_phrase(words)}; {sure}"
+    )
+
+
+def _shape_cost(words: FindingWords) -> str:
+    phase = PHASE_WORDS[words.phase]
+    cost = format_ms(words.expected_ms)
+    if words.phase == "decode" and words.output_tokens is not None:
+        return f"{format_tokens(words.output_tokens)} output tokens take {cost} of decode here"
+    if words.uncached_tokens is not None and words.phase in ("prefill", "queue_or_prefill"):
+        return f"{format_tokens(words.uncached_tokens)} uncached tokens take {cost} of {phase} here"
+    return f"{phase} takes {cost} for this shape"
+
+
+def misses_of(metric: str, source: str) -> str:
+    """What the share is a share of: ``TTFT misses``, or ``the slowest 5 % by TTFT``."""
+    word = METRIC_WORDS[metric]
+    return f"{word} misses" if source == GIVEN else f"the slowest 5 % by {word}"
+
+
+def diagnosis_sentence(
+    *,
+    findings: Sequence[Finding],
+    requests: RequestCounts,
+    slo: SloInfo,
+    misses: int,
+    unexplained_share: float | None,
+    reason: str | None,
+    missing: Sequence[MissingEvidence],
+    min_rows: int,
+    window_text: str,
+) -> str:
+    """The one line: the headline finding with its action, or what is missing to have one."""
+    if requests.completed < min_rows and not findings:
+        return (
+            f"Not enough evidence: {requests.completed} completed requests in {window_text}, "
+            f"{min_rows} are needed to say what is ordinary; collect more or widen the window, "
+            "and read `tracekit table` meanwhile."
+        )
+    if not misses and slo.source == GIVEN:
+        return (
+            f"No request missed its limits in {window_text} "
+            f"({requests.completed:,} completed, {_limits(slo)})."
+        )
+    if not findings or (
+        findings[0].share_of_misses < _HEADLINE_SHARE and (unexplained_share or 0.0) >= 0.5
+    ):
+        return _not_enough(reason, missing, window_text)
+    top = findings[0]
+    rest = f", not explained {format_share(unexplained_share or 0.0)}"
+    return f"In {window_text}, {top.sentence}{rest}; next step: {top.action}."
+
+
+def _not_enough(reason: str | None, missing: Sequence[MissingEvidence], window_text: str) -> str:
+    fields = _REASON_FIELDS.get(reason or "", ())
+    entry = next((m for m in missing if m.field in fields), None)
+    if entry is not None:
+        return f"Not enough evidence: {entry.field}: {entry.why}; {entry.how}."
+    if reason in ("spread", "excess"):
+        return (
+            f"Not enough evidence: in {window_text} the excess of the slow requests is spread over "
+            "several phases; look at single ones with `tracekit show`, or narrow the window."
+        )
+    return (
+        f"Not enough evidence: in {window_text} no phase of the slow requests takes clearly longer "
+        "than is ordinary here; if all of it is slow, name a healthy window with --baseline."
+    )
+
+
+#: Why verdicts abstain, and the fields that would have changed that.
+_REASON_FIELDS: Final[dict[str, tuple[str, ...]]] = {
+    "coverage": ("coverage", "queue_ms, prefill_ms", "client span"),
+    "size": ("input_tokens", "output_tokens"),
+    "phases": ("queue_ms, prefill_ms", "ttft_ms"),
+    "rows": ("requests",),
+}
+
+
+def _limits(slo: SloInfo) -> str:
+    given = {"ttft": slo.ttft_ms, "tpot": slo.tpot_ms, "e2e": slo.e2e_ms}
+    return ", ".join(
+        f"{METRIC_WORDS[m]} at most {format_ms(limit)}" for m, limit in given.items() if limit
+    )
