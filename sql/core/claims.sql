@@ -34,7 +34,7 @@ e as (
         coalesce(l.prefill_end_unix_ns, l.first_token_unix_ns) as pre_end,
         l.kv_start_unix_ns as kv_start, l.kv_end_unix_ns as kv_end,
         l.first_token_unix_ns as first, l.last_token_unix_ns as last, l.leg_end_unix_ns as stop,
-        coalesce(l.scheduled_src, '') as scheduled_src,
+        coalesce(l.queued_src, '') as queued_src,
         coalesce(l.prefill_end_src, l.first_token_src, '') as pre_src,
         coalesce(l.kv_end_src, '') as kv_src,
         coalesce(l.last_token_src, '') as last_src
@@ -103,7 +103,7 @@ c as (
         case when role = 'decode_engine' then 'kv_transfer.wait' else '' end,
         queued, scheduled,
         case when role = 'decode_engine' then 'inferred queue time of the decode server'
-            else scheduled_src end, role, worker
+            else queued_src end, role, worker
     from e
     union all
     select request_key, revision,

@@ -14,9 +14,9 @@ with k as (
     select
         request_key, revision, path, is_pd, step_wait,
         c_intended, c_send, c_first, c_first_src, c_last_src, c_waiting,
-        g_n, g_recv, p_n, p_recv, p_queued, p_scheduled, p_first, p_end, p_scheduled_src,
+        g_n, g_recv, p_n, p_recv, p_queued, p_scheduled, p_first, p_end, p_queued_src,
         p_first_src, p_worker,
-        e_recv, e_queued, e_scheduled, e_kv_start, e_kv_end, e_first, e_last, e_scheduled_src,
+        e_recv, e_queued, e_scheduled, e_kv_start, e_kv_end, e_first, e_last, e_queued_src,
         e_prefill_src, e_kv_src, e_last_src, e_worker,
         wall_start, wall_end,
         coalesce(c_send, wall_start) as sent,
@@ -63,7 +63,7 @@ s as (
         p_recv, p_queued, 'inferred arrival until queued', 'prefill_engine', p_worker
     from k where path = 'cut' and p_n > 0
     union all
-    select request_key, revision, 'queue', null, p_queued, p_scheduled, p_scheduled_src,
+    select request_key, revision, 'queue', null, p_queued, p_scheduled, p_queued_src,
         'prefill_engine', p_worker
     from k where path = 'cut' and p_n > 0
     union all
@@ -95,7 +95,7 @@ s as (
         case when is_pd = 1 and e_scheduled is not null then 'kv_transfer.wait' end,
         e_queued, coalesce(e_scheduled, pre_end),
         case when e_scheduled is null then e_prefill_src
-            when is_pd = 1 then 'inferred queue time of the decode server' else e_scheduled_src end,
+            when is_pd = 1 then 'inferred queue time of the decode server' else e_queued_src end,
         case when is_pd = 1 then 'decode_engine' else 'engine' end, e_worker
     from k where path = 'cut' and e_queued is not null
     union all

@@ -25,7 +25,7 @@
 -- p_scheduled: [unix ns] first scheduled there
 -- p_first: [unix ns] prefill done there
 -- p_end: [unix ns] end of its leg
--- p_scheduled_src: provenance and field of p_scheduled
+-- p_queued_src: provenance and field of p_queued
 -- p_first_src: provenance and field of p_first
 -- p_worker: prefill worker
 -- e_n: engine legs (the decode server's under P/D)
@@ -39,7 +39,7 @@
 -- e_first: [unix ns] first token
 -- e_last: [unix ns] last token
 -- e_end: [unix ns] end of the engine's leg
--- e_scheduled_src: provenance and field of e_scheduled
+-- e_queued_src: provenance and field of e_queued
 -- e_prefill_src: provenance and field of the end of prefill
 -- e_kv_src: provenance and field of e_kv_end
 -- e_last_src: provenance and field of e_last
@@ -90,7 +90,7 @@ with w as (
             then coalesce(prefill_end_unix_ns, first_token_unix_ns) end) as p_first,
         max(case when role = 'prefill_engine'
             then coalesce(leg_end_unix_ns, first_token_unix_ns) end) as p_end,
-        max(case when role = 'prefill_engine' then scheduled_src end) as p_scheduled_src,
+        max(case when role = 'prefill_engine' then queued_src end) as p_queued_src,
         max(case when role = 'prefill_engine'
             then coalesce(prefill_end_src, first_token_src) end) as p_first_src,
         max(case when role = 'prefill_engine' then worker end) as p_worker,
@@ -117,7 +117,7 @@ with w as (
         min(case when role in ('engine', 'decode_engine') then last_token_unix_ns end) as e_last_min,
         max(case when role in ('engine', 'decode_engine') then last_token_unix_ns end) as e_last,
         max(case when role in ('engine', 'decode_engine') then leg_end_unix_ns end) as e_end,
-        max(case when role in ('engine', 'decode_engine') then scheduled_src end) as e_scheduled_src,
+        max(case when role in ('engine', 'decode_engine') then queued_src end) as e_queued_src,
         max(case when role in ('engine', 'decode_engine')
             then coalesce(prefill_end_src, first_token_src) end) as e_prefill_src,
         max(case when role in ('engine', 'decode_engine') then kv_end_src end) as e_kv_src,
@@ -182,10 +182,10 @@ x as (
         c_end,
         case when c_gave_up = 1 and c_first_any is null then 1 else 0 end as c_waiting,
         g_n, g_recv, g_end,
-        p_n, p_recv, p_queued, p_scheduled, p_first, p_end, p_scheduled_src, p_first_src, p_worker,
+        p_n, p_recv, p_queued, p_scheduled, p_first, p_end, p_queued_src, p_first_src, p_worker,
         e_n, e_recv, e_queued, e_scheduled, e_prefill_end, e_kv_start, e_kv_end, e_prefilled,
         e_first, e_last,
-        e_end, e_scheduled_src, e_prefill_src, e_kv_src, e_last_src, e_worker, step_wait, e_bad,
+        e_end, e_queued_src, e_prefill_src, e_kv_src, e_last_src, e_worker, step_wait, e_bad,
         case when c_output > e_output then 1 else 0 end as e_incomplete,
         coalesce(e_shapes, 0)
         + coalesce(e_recv_max - e_recv, 0) + coalesce(e_queued_max - e_queued, 0)
@@ -231,10 +231,10 @@ select
     x.c_n, x.c_intended, x.c_send, x.c_first, x.c_first_src, x.c_kind, x.c_answer, x.c_last,
     x.c_last_src, x.c_end, x.c_waiting,
     x.g_n, x.g_recv, x.g_end,
-    x.p_n, x.p_recv, x.p_queued, x.p_scheduled, x.p_first, x.p_end, x.p_scheduled_src,
+    x.p_n, x.p_recv, x.p_queued, x.p_scheduled, x.p_first, x.p_end, x.p_queued_src,
     x.p_first_src, x.p_worker,
     x.e_n, x.e_recv, x.e_queued, x.e_scheduled, x.e_prefill_end, x.e_kv_start, x.e_kv_end,
-    x.e_prefilled, x.e_first, x.e_last, x.e_end, x.e_scheduled_src, x.e_prefill_src, x.e_kv_src, x.e_last_src,
+    x.e_prefilled, x.e_first, x.e_last, x.e_end, x.e_queued_src, x.e_prefill_src, x.e_kv_src, x.e_last_src,
     x.e_worker, x.step_wait, x.e_incomplete, x.in_first, x.en_first, x.in_last,
     x.wall_start,
     case when x.wall_end > x.wall_start then x.wall_end else x.wall_start end as wall_end,

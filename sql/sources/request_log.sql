@@ -252,8 +252,10 @@ select
     case when scheduled_ns is null then null
         when prefill_ns is not null then 'reported prefill_ms'
         else 'inferred queue_ms' end as scheduled_src,
-    case when kv_ns is not null then prefill_end_ns end as prefill_end_unix_ns,
-    case when kv_ns is not null then 'reported kv_transfer_ms' end as prefill_end_src,
+    case when kv_ns is not null or prefill_ns is not null then prefill_end_ns end
+        as prefill_end_unix_ns,
+    case when prefill_ns is not null and prefill_end_ns is not null then 'reported prefill_ms'
+        when kv_ns is not null then 'reported kv_transfer_ms' end as prefill_end_src,
     case when kv_ns is not null then prefill_end_ns end as kv_start_unix_ns,
     case when kv_ns is not null then 'reported kv_transfer_ms' end as kv_start_src,
     case when kv_ns is not null then engine_first_ns end as kv_end_unix_ns,

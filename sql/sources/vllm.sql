@@ -124,6 +124,10 @@ select
         when prefill_ns is not null then 'reported gen_ai.latency.time_in_model_prefill'
         else 'inferred gen_ai.latency.time_in_queue'
     end as scheduled_src,
+    -- where the engine says how long prefill took, its end is a boundary of its own
+    case when prefill_ns is not null then first_ns end as prefill_end_unix_ns,
+    case when prefill_ns is not null and first_ns is not null
+        then 'reported gen_ai.latency.time_in_model_prefill' end as prefill_end_src,
     first_ns as first_token_unix_ns,
     case when first_ns is not null
         then 'reported gen_ai.latency.time_to_first_token' end as first_token_src,
