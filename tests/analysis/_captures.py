@@ -1,14 +1,15 @@
-"""Recorded vLLM traffic as raw rows, through the decoders that users' data goes through.
+"""Recorded vLLM traffic as raw rows, through the importer that users' files go through.
 
 Owns loading and the shortest way from raw rows to derived tables in memory; asserts nothing.
 """
 
 from __future__ import annotations
 
-import gzip
 import json
+import tempfile
 from collections.abc import Mapping
 from functools import cache
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -16,53 +17,60 @@ import duckdb
 import pyarrow as pa
 
 from tracekit.analysis.derive import derive
-from tracekit.ingest.batch import stamp, stamp_rows
-from tracekit.ingest.otlp_json import decode_otlp_json
-from tracekit.ingest.request_log import read_request_log
+from tracekit.ingest.importer import import_paths
 from tracekit.lake.schema import TABLES
+from tracekit.lake.store import Store
 
-DATA = Path(__file__).parents[1] / "data" / "vllm"
-import os as _os
-
-REQ = Path(_os.environ.get("H7DATA", str(DATA)))  # H7-DEV
 INGESTED_NS = 1_796_000_000_000_000_000
 REVISION = 5
 
-SCENARIOS = ("baseline", "edge", "pd-nixl")
+#: Scenario → how many calls its client made.
+CALLS = {
+    "baseline": 48,
+    "edge": 27,
+    "long-prompt": 72,
+    "pd-nixl": 60,
+    "prefix-cache": 80,
+    "queue": 120,
+}
+
+#: Where recordings lie: those of the demo are in the package.
+_FOLDERS = (Path(__file__).parents[1] / "data" / "vllm", Path(str(files("tracekit"))) / "demo_data")
+
+
+def _file(scenario: str, *endings: str) -> str:
+    for ending in endings:
+        for folder in _FOLDERS:
+            path = folder / f"{scenario}.{ending}"
+            if path.exists():
+                return str(path)
+    raise FileNotFoundError(f"{scenario}.{endings[0]}")
 
 
 @cache
-def spans(scenario: str) -> pa.Table:
-    """Rows of the table `spans`, in the order they were received."""
-    parts = []
-    with gzip.open(DATA / f"{scenario}.otlp.jsonl.gz") as lines:
-        for line in lines:
-            decoded = decode_otlp_json("traces", line)
-            assert not decoded.rejected
-            rows, _ = stamp(
-                decoded,
-                origin="import",
-                now_unix_ns=INGESTED_NS,
-                oldest_unix_ns=None,
-                newest_unix_ns=None,
-            )
-            parts.append(rows.select(TABLES["spans"].column_names))
-    return pa.concat_tables(parts)
-
-
-@cache
-def log(scenario: str) -> pa.Table:
-    """Rows of the table `request_log`: what the load client wrote down of the same traffic."""
+def _imported(scenario: str, table: str) -> pa.Table:
     path = (
-        DATA if (DATA / f"{scenario}.requests.jsonl.gz").exists() else REQ
-    ) / f"{scenario}.requests.jsonl.gz"
-    parts = []
-    with gzip.open(path) as file:
-        for batch in read_request_log(path.name, file, now_unix_ns=INGESTED_NS):  # type: ignore[arg-type]
-            assert not batch.rejected
-            rows = stamp_rows("request_log", batch.table, origin="import", now_unix_ns=INGESTED_NS)
-            parts.append(rows.select(TABLES["request_log"].column_names))
-    return pa.concat_tables(parts)
+        _file(scenario, "otlp.jsonl.gz", "otlp.pb.gz")
+        if table == "spans"
+        else _file(scenario, "requests.jsonl.gz")
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        store = Store.open(Path(folder) / "store", create=True)
+        import_paths(store, [path], settle=False, now_unix_ns=INGESTED_NS)
+        order = "trace_id, span_id, process_id" if table == "spans" else "log_key"
+        query = f"select * from ({store.snapshot(table).scan_sql()}) order by {order}"
+        rows: pa.Table = duckdb.connect().sql(query).to_arrow_table()
+    return rows.select(TABLES[table].column_names).cast(TABLES[table].schema)
+
+
+def spans(*scenarios: str) -> pa.Table:
+    """Rows of the table `spans`."""
+    return pa.concat_tables([_imported(scenario, "spans") for scenario in scenarios])
+
+
+def log(*scenarios: str) -> pa.Table:
+    """Rows of the table `request_log`: what the load client wrote down of the same traffic."""
+    return pa.concat_tables([_imported(scenario, "request_log") for scenario in scenarios])
 
 
 def empty(table: str) -> pa.Table:

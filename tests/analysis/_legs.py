@@ -131,31 +131,37 @@ def timelines(con: duckdb.DuckDBPyConnection, *, raw: bool = False) -> dict[str,
     return out
 
 
-def walls(con: duckdb.DuckDBPyConnection) -> dict[str, tuple[int, int]]:
+def walls(
+    con: duckdb.DuckDBPyConnection, points: str = "request_points"
+) -> dict[str, tuple[int, int]]:
     """Request key → (start, end) of its wall time."""
     return {
         key: (start, end)
         for key, start, end in con.execute(
-            "select request_key, wall_start, wall_end from request_points"
+            f"select request_key, wall_start, wall_end from {points}"
         ).fetchall()
     }
 
 
-def check_timelines(con: duckdb.DuckDBPyConnection) -> None:
-    """Assert that every request's phases tile its wall time exactly and its record agrees."""
+def check_timelines(con: duckdb.DuckDBPyConnection, points: str = "request_points") -> None:
+    """Assert that every request's phases tile its wall time exactly and its record agrees.
+
+    ``points`` is the relation `request_points` (a derivation leaves `core_request_points`).
+    """
     lines = timelines(con, raw=True)
-    for key, (start, end) in walls(con).items():
+    wall_of = walls(con, points)
+    for key, (start, end) in wall_of.items():
         at = start
         for phase, _, a, b in lines.get(key, []):
             assert a == at, f"{key}: {phase} starts {a - at} ns after the phase before it ended"
             assert b > a, f"{key}: {phase} lasts {b - a} ns"
             at = b
         assert at == end, f"{key}: the phases end {end - at} ns before the wall time does"
-    assert set(lines) <= set(walls(con))
+    assert set(lines) <= set(wall_of)
     bad = con.execute(
-        """
+        f"""
         select r.request_key, r.coverage, r.e2e_ms, r.ttft_ms from requests as r
-        join request_points as p on r.request_key = p.request_key
+        join {points} as p on r.request_key = p.request_key
         where (r.coverage is null) <> (p.wall_end = p.wall_start)
             or r.coverage not between 0 and 1
             or r.e2e_ms <> (p.wall_end - p.wall_start) / 1e6

@@ -115,14 +115,9 @@ def engine(
         "gen_ai__request__id": request_id or f"chatcmpl-{id}",
     }
     end = start + ttft + decode + 1
-    return span(
-        "llm_request",
-        **(
-            {"id": id, "start": start, "end": end, "kind": 2, "service": service}
-            | attributes
-            | more
-        ),
-    )
+    named: Row = {"id": id, "start": start, "end": end, "kind": 2, "service": service}
+    values: Row = named | attributes | more
+    return span("llm_request", **values)
 
 
 def chat(id: str, start: float, end: float, **more: Any) -> Row:
@@ -133,19 +128,24 @@ def chat(id: str, start: float, end: float, **more: Any) -> Row:
         "gen_ai__provider__name": "openai",
         "gen_ai__request__stream": True,
     }
-    return span("chat m", **({"id": id, "start": start, "end": end, "kind": 3} | attributes | more))
+    named: Row = {"id": id, "start": start, "end": end, "kind": 3}
+    values: Row = named | attributes | more
+    return span("chat m", **values)
 
 
 def http(id: str, start: float, end: float, *, kind: int, **more: Any) -> Row:
     """An HTTP span on the chat route; kind 2 is a server's, 3 a client's."""
-    attributes = {"http__route" if kind == 2 else "url__path": "/v1/chat/completions"}
-    values = {"id": id, "start": start, "end": end, "kind": kind} | attributes | more
+    attributes: Row = {"http__route" if kind == 2 else "url__path": "/v1/chat/completions"}
+    named: Row = {"id": id, "start": start, "end": end, "kind": kind}
+    values: Row = named | attributes | more
     return span("POST /v1/chat/completions", **values)
 
 
 def phase(id: str, name: str, start: float, end: float, **more: Any) -> Row:
     """The SDK's span of one phase."""
-    return span(name, **({"id": id, "start": start, "end": end, "tracekit__phase": name} | more))
+    named: Row = {"id": id, "start": start, "end": end, "tracekit__phase": name}
+    values: Row = named | more
+    return span(name, **values)
 
 
 def log_row(**values: Any) -> Row:

@@ -80,7 +80,7 @@ def test_arrival_burst_is_told_from_a_lasting_queue() -> None:
     assert _share(_verdicts(con, "phase = 'queue'"), cause="unknown") == 1
     # neither "buy more" nor "raise the limit": slots and KV memory look alike here
     assert "most of the time" in diagnosis.sentence
-    assert "--scrape" in diagnosis.findings[0].action
+    assert "vllm:kv_cache_usage_perc" in diagnosis.findings[0].action
     assert "engine metrics" in {m.field for m in diagnosis.missing_evidence}
 
 

@@ -494,7 +494,7 @@ def test_log_rows_of_an_agents_trace_find_their_calls() -> None:
             engine(f"e{i}", at + 5, 200, parent_span_id=f"c{i}", norm_request_id="x"),
             log_row(f"l{i}", at + 1, 240, trace_id="t", norm_request_id="x"),
         ]
-    agent = {"t": {"agent": None}}
+    agent: Parents = {"t": {"agent": None}}
     expected = _sets(*(f"c{i} e{i} l{i}" for i in range(6)))
     assert Matched(legs, agent).sets == expected
     # and where only the trace id is told

@@ -24,7 +24,7 @@ from tests.analysis._stores import (
 )
 from tracekit.analysis.session import Session
 from tracekit.analysis.settle import Settler, settle_after_import
-from tracekit.analysis.settled import WATERMARK_APP
+from tracekit.analysis.settled import LOG_LEG_ID, MAY_BE_LEG, SPAN_LEG_ID, WATERMARK_APP
 from tracekit.lake import maintain
 from tracekit.lake.lock import settle_lock
 from tracekit.lake.store import Store
@@ -85,9 +85,9 @@ def test_the_tail_ends_as_one_derivation(store: Store, truth: Canonical) -> None
     assert differences(_seen(store), truth) == []
 
 
-@pytest.mark.parametrize("step_s", [1, 1000])
+@pytest.mark.parametrize(("step_s", "parts"), [(1, 2), (1000, 3)])
 def test_settling_piece_by_piece_ends_as_one_derivation(
-    store: Store, truth: Canonical, step_s: int
+    store: Store, truth: Canonical, step_s: int, parts: int
 ) -> None:
     """With 1000 s between commits the watermark has passed what came before."""
     rng = random.Random(step_s)
@@ -96,7 +96,7 @@ def test_settling_piece_by_piece_ends_as_one_derivation(
     revised = 0
     with Session.open(store) as session:
         now = NOW_NS
-        for a, b in zip(split(spans, 3, rng), split(log, 3, rng), strict=True):
+        for a, b in zip(split(spans, parts, rng), split(log, parts, rng), strict=True):
             commit(store, "spans", a, now)
             commit(store, "request_log", b, now)
             session.refresh()
@@ -121,15 +121,15 @@ def test_settling_piece_by_piece_ends_as_one_derivation(
 # ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dies_at", ["phases", "requests"])
-def test_a_pass_killed_half_way_changes_nothing_and_the_next_one_mends_it(
-    store: Store, monkeypatch: pytest.MonkeyPatch, dies_at: str
+def test_passes_killed_half_way_change_nothing_and_the_next_one_mends_it(
+    store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spans, log = made()
     commit(store, "spans", spans, NOW_NS)
     commit(store, "request_log", log, NOW_NS)
     truth = one_shot([spans], [log])
     append = Store.append
+    dies_at = ""
 
     def failing(self: Store, name: str, rows: pa.Table, **more: object) -> bool:
         if name == dies_at:
@@ -139,15 +139,16 @@ def test_a_pass_killed_half_way_changes_nothing_and_the_next_one_mends_it(
     with Session.open(store) as session:
         with monkeypatch.context() as patch:
             patch.setattr(Store, "append", failing)
-            with pytest.raises(OSError, match="no space"):
-                Settler(store, quiet_ns=0).run_pass(NOW_NS + 1)
-        assert _watermark(store) == 0
-        session.refresh()
-        assert differences(canonical(session.con), truth) == []
-        if dies_at == "requests":
-            assert store.snapshot("phases").rows > 0
-            assert differences(_seen(store), truth) == []
-        report = Settler(store, quiet_ns=0).run_pass(NOW_NS + 2)
+            for number, dies_at in enumerate(("phases", "requests"), start=1):
+                with pytest.raises(OSError, match="no space"):
+                    Settler(store, quiet_ns=0).run_pass(NOW_NS + number)
+                assert _watermark(store) == 0
+                session.refresh()
+                assert differences(canonical(session.con), truth) == []
+        assert store.snapshot("legs").rows > store.snapshot("phases").rows // 2 > 0
+        assert store.snapshot("requests").rows == 0
+        assert differences(_seen(store), truth) == []
+        report = Settler(store, quiet_ns=0).run_pass(NOW_NS + 3)
         assert (report.settled, report.revised, report.waiting) == (len(truth), 0, 0)
         session.refresh()
         assert differences(canonical(session.con), truth) == []
@@ -314,3 +315,17 @@ def test_spans_that_are_no_calls_hold_nothing_up(store: Store) -> None:
     assert _settled(store, NOW_NS + 600 * S) == (0, 0, 0)
     assert _watermark(store) > NOW_NS
     assert _seen(store) == {}
+
+
+def test_settled_rows_are_told_by_the_same_ids_and_marks_as_the_sources_give() -> None:
+    con = captures.derived(*_rows())
+    told = con.execute(
+        f"select {SPAN_LEG_ID}, {MAY_BE_LEG} from spans union all "
+        f"select {LOG_LEG_ID}, true from request_log"
+    ).fetchall()
+    may_be = {leg for leg, is_leg in told if is_leg}
+    legs = {leg for (leg,) in con.execute("select leg_id from leg_rows").fetchall()}
+    # a log row may give more than one leg, named after the first
+    assert {leg for leg in legs if "-" not in leg} <= may_be
+    assert {leg.partition("-")[0] for leg in legs if "-" in leg} <= may_be
+    assert {leg for leg, is_leg in told if not is_leg}.isdisjoint(legs)

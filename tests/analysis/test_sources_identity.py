@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tests.analysis import _captures as captures
-from tests.analysis._spans import chat, engine, http, log_row, phase, span, table, trace
 from tests.analysis._spans import at as unix_ns
+from tests.analysis._spans import chat, engine, http, log_row, phase, span, table, trace
 
 Row = dict[str, Any]
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.analysis import _captures as captures
-from tests.analysis._legs import check_timelines, rerun_core
+from tests.analysis._legs import check_timelines
 from tests.analysis._spans import at, chat, engine, http, log_row, table, trace
 from tracekit.chunks import pack
 from tracekit.lake.schema import RECORD_COLUMNS, TABLES
@@ -18,11 +18,11 @@ Row = dict[str, Any]
 
 def _requests(*log: Row, spans: tuple[Row, ...] = ()) -> list[Row]:
     con = captures.derived(table("spans", spans) if spans else None, table("request_log", log))
-    check_timelines(rerun_core(con, force_sweep=False))
+    check_timelines(con, "core_request_points")
     return captures.records(con)
 
 
-def _known(record: Row) -> dict[str, float]:
+def _known(record: Row) -> dict[str, Any]:
     return {p: pytest.approx(record[f"{p}_ms"]) for p in PHASES if record[f"{p}_ms"] is not None}
 
 

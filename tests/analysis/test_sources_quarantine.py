@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.analysis import _captures as captures
-from tests.analysis._legs import check_timelines, rerun_core
+from tests.analysis._legs import check_timelines
 from tests.analysis._spans import chat, engine, http, log_row, table, trace
 from tracekit.names import PHASES
 
@@ -16,7 +16,7 @@ Row = dict[str, Any]
 
 def _request(*spans: Row, log: tuple[Row, ...] = ()) -> Row:
     con = captures.derived(table("spans", spans), table("request_log", log) if log else None)
-    check_timelines(rerun_core(con, force_sweep=False))
+    check_timelines(con, "core_request_points")
     (record,) = captures.records(con)
     return record
 
@@ -26,7 +26,7 @@ def _phases(record: Row) -> dict[str, float]:
 
 
 #: What the engine writes where a timestamp was never set (0.0): uptimes with either sign.
-IMPOSSIBLE = [
+IMPOSSIBLE: list[tuple[Row, str]] = [
     ({"queue": -48_000.0}, "negative_duration:queue"),
     ({"prefill": -1.0}, "negative_duration:prefill"),
     ({"decode": -5.0}, "negative_duration:decode"),
@@ -57,7 +57,7 @@ def _one_each(cases: list[list[Row]], *, log: bool = False) -> list[Row]:
         if log
         else captures.derived(table("spans", rows))
     )
-    check_timelines(rerun_core(con, force_sweep=False))
+    check_timelines(con, "core_request_points")
     key = "request_id" if log else "trace_id"
     found = {record[key]: record for record in captures.records(con)}
     assert len(found) == len(cases)
@@ -66,9 +66,10 @@ def _one_each(cases: list[list[Row]], *, log: bool = False) -> list[Row]:
 
 def test_impossible_durations_of_the_engine_quarantine_the_request() -> None:
     def call(wrong: Row) -> list[Row]:
+        more: Row = {"end": 200} | wrong
         return [
             chat("c", 0, 210, events=[("first_token", 70.0)], gen_ai__usage__output_tokens=11),
-            engine("e", 5, parent="c", **({"end": 200} | wrong)),
+            engine("e", 5, parent="c", **more),
         ]
 
     *records, good = _one_each([*(call(wrong) for wrong, _ in IMPOSSIBLE), call({})])
@@ -91,9 +92,10 @@ def test_an_impossible_engine_alone_keeps_its_wall_time() -> None:
 
 
 def test_one_impossible_choice_of_three_quarantines_the_call() -> None:
+    choices: list[Row] = [{}, {"queue": -48_000.0, "end": 158}, {}]
     legs = [
         engine(f"e{i}", 5, trace_name=f"t{i}", request_id="chatcmpl-x", **more)
-        for i, more in enumerate([{}, {"queue": -48_000.0, "end": 158}, {}])
+        for i, more in enumerate(choices)
     ]
     record = _request(*legs)
     assert record["choices"] == 3

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import duckdb
-import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
 from tests.analysis import _captures as captures
 from tests.analysis._legs import check_timelines, rerun_core, timelines
 
+ALL = sum(captures.CALLS.values())
+
 
 def _derived(view: str) -> duckdb.DuckDBPyConnection:
     """All scenarios in one derivation; ``view`` says which raw rows there are."""
-    spans = pa.concat_tables([captures.spans(s) for s in captures.SCENARIOS])
-    log = pa.concat_tables([captures.log(s) for s in captures.SCENARIOS])
+    spans, log = captures.spans(*captures.CALLS), captures.log(*captures.CALLS)
     if view == "engine spans":
         spans = spans.filter(pc.equal(spans["name"], "llm_request"))
     return captures.derived(
@@ -26,11 +26,11 @@ def _derived(view: str) -> duckdb.DuckDBPyConnection:
     ("view", "requests", "swept"),
     [
         # only calls with n = 3, whose choices end at their own times, need the sweep
-        ("spans and log", 48 + 27 + 60, 5),
-        ("spans", 48 + 27 + 60, 5),
+        ("spans and log", ALL, 5),
+        ("spans", ALL, 5),
         # aborted and refused calls leave no engine span
-        ("engine spans", 48 + 17 + 60, 5),
-        ("log", 48 + 27 + 60, 0),
+        ("engine spans", ALL - 10, 5),
+        ("log", ALL, 0),
     ],
 )
 def test_captured_phases_tile_the_wall_time(view: str, requests: int, swept: int) -> None:

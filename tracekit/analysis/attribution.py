@@ -101,15 +101,16 @@ def define_attribution(
     put(con, "cost_model", model.to_arrow())
     for name in ("request_costs", "excess", "expected"):
         _define(con, name)
-    for name in ("slow_thresholds", "slow_requests", "slow_phases", "winners"):
-        _define(con, name)
+    _define(con, "slow_thresholds")
+    _define_slow(con)
+    _define(con, "winners")
     put(con, "winner_confidence", winner_confidence(con, model, rules))
     put(con, "suspect_requests", causes.suspect_requests(con))
     for name in ("stall_phases", "suspect_intervals", "worker_prefills"):
         _define(con, name)
-    overlap = causes.overlap_rules(con)
-    put(con, "overlap_rules", overlap)
-    put(con, "bins", causes.bins(overlap["bin_ns"][0].as_py()))
+    rules_row, bins = causes.overlap_bins(con)
+    put(con, "overlap_rules", rules_row)
+    put(con, "bins", bins)
     for name in ("overlap_segments", "suspect_overlaps", "interference", "worker_residuals"):
         _define(con, name)
     put(con, "arrival_rules", causes.arrival_rules(con))
@@ -131,6 +132,29 @@ def _define(con: duckdb.DuckDBPyConnection, name: str) -> None:
     kind = "view" if name in _VIEWS else "table"
     body = sqlfiles.load("attribution", name).body
     con.execute(f"create or replace temp {kind} {name} as {body}")
+
+
+def _define_slow(con: duckdb.DuckDBPyConnection) -> None:
+    """``slow_requests`` and ``slow_phases``, with the few slow rows taken out of the many first.
+
+    The files say the same over all of ``request_facts``; this only spares the cost of every
+    request's expectation. A name in WITH hides the relation of that name.
+    """
+    con.execute(
+        """
+        create or replace temp table _slow_facts as
+        select f.* from request_facts as f
+        join slow_thresholds as t on f.model = t.model and f.route = t.route
+        where f.ttft_ms > t.ttft_ms or f.tpot_ms > t.tpot_ms or f.e2e_ms > t.e2e_ms
+        """
+    )
+    for name, through in (("slow_requests", ()), ("slow_phases", ("request_costs", "excess"))):
+        given = ["request_facts as (select * from _slow_facts)"]
+        given += [f"{n} as ({sqlfiles.load('attribution', n).body})" for n in through]
+        body = sqlfiles.load("attribution", name).body
+        con.execute(
+            f"create or replace temp table {name} as with {', '.join(given)} select * from ({body})"
+        )
 
 
 def _define_baseline(con: duckdb.DuckDBPyConnection, baseline: Window) -> str:

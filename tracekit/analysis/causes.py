@@ -59,8 +59,13 @@ def suspect_requests(con: duckdb.DuckDBPyConnection) -> pa.Table:
     return pa.concat_tables([suspects, controls])
 
 
-def overlap_rules(con: duckdb.DuckDBPyConnection) -> pa.Table:
-    """The one-row relation ``overlap_rules``: ``bin_ns`` such that no interval spans 512 bins."""
+def overlap_bins(con: duckdb.DuckDBPyConnection) -> tuple[pa.Table, pa.Table]:
+    """How intervals are cut for the join on (worker, bin): ``overlap_rules`` and ``bins``.
+
+    The one-row ``overlap_rules`` has ``bin_ns``: 10 s, or more where an interval would otherwise
+    span 512 bins. ``bins`` holds, for each span of whole bins that occurs, the offset in ns of each
+    bin in it (``span_ns``, ``off_ns``).
+    """
     ((longest,),) = con.sql(
         """
         select max(end_unix_ns - start_unix_ns) from (
@@ -71,14 +76,12 @@ def overlap_rules(con: duckdb.DuckDBPyConnection) -> pa.Table:
         """
     ).fetchall()
     bin_ns = max(_BIN_NS, -(-(longest or 0) // (_BINS_MAX - 2)))
-    return pa.table({"bin_ns": pa.array([bin_ns], pa.int64())})
-
-
-def bins(bin_ns: int) -> pa.Table:
-    """The relation ``bins``: for each span of whole bins the offset of each bin in it, in ns."""
-    spans = np.repeat(np.arange(_BINS_MAX), np.arange(1, _BINS_MAX + 1))
-    offsets = np.concatenate([np.arange(k + 1) for k in range(_BINS_MAX)])
-    return pa.table({"span_ns": spans * bin_ns, "off_ns": offsets * bin_ns})
+    # an interval that starts late in a bin reaches one bin further than its length says
+    count = (longest or 0) // bin_ns + 2
+    spans = np.repeat(np.arange(count), np.arange(1, count + 1))
+    offsets = np.concatenate([np.arange(k + 1) for k in range(count)])
+    rules = pa.table({"bin_ns": pa.array([bin_ns], pa.int64())})
+    return rules, pa.table({"span_ns": spans * bin_ns, "off_ns": offsets * bin_ns})
 
 
 def arrival_rules(con: duckdb.DuckDBPyConnection) -> pa.Table:

@@ -14,14 +14,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tracekit.analysis.fit import PHASES, CostModel
+from tracekit.analysis.fit import PHASES, RESIDUAL_CAP, CostModel
 from tracekit.analysis.rules import Rules
 
 _Matrix = npt.NDArray[np.float32]
 
 _DRAWS_MAX: Final = 200
 _DRAWS_MIN: Final = 32
-_DRAWS_TOTAL: Final = 5_000_000
+_DRAWS_TOTAL: Final = 2_500_000
 _CHUNK_ROWS: Final = 4_096
 _SEED: Final = 20_260_610
 
@@ -36,6 +36,31 @@ def winner_confidence(con: duckdb.DuckDBPyConnection, model: CostModel, rules: R
 
     Only candidates ``attributed`` and ``request_shape`` get a row: the others claim nothing.
     """
+    rows = _to_draw(con)
+    slow_id, confidence = rows["slow_id"], _redraw(rows, model, rules)
+    certain = con.sql(f"select w.slow_id from winners as w where {_CERTAIN}").to_arrow_table()
+    return pa.table(
+        {
+            "slow_id": pa.chunked_array([*slow_id.chunks, *certain["slow_id"].chunks], pa.int64()),
+            "confidence": pa.array(
+                np.concatenate([confidence, np.ones(certain.num_rows)]), pa.float64()
+            ),
+        }
+    )
+
+
+#: Winners that stay ahead even at their worst draw and the others' best: residuals are within 6
+#: scales (of at least 1 ms), so these need no redraw. Most attributed requests are such.
+_CERTAIN: Final = f"""
+    w.candidate = 'attributed' and w.unjudged_ms = 0
+    and w.excess_ms - coalesce(w.runner_up_excess_ms, 0.0) > {RESIDUAL_CAP} * (
+        case when w.scale_ms > 1 then w.scale_ms else 1.0 end
+        + case when w.widest_scale_ms > 1 then w.widest_scale_ms else 1.0 end)
+"""
+
+
+def _to_draw(con: duckdb.DuckDBPyConnection) -> pa.Table:
+    """The other candidates, one row each, with excess and scale of every phase side by side."""
     wide = ", ".join(
         f"max(case when p.phase = '{p}' then {value} end) as {name}_{i}"
         for i, p in enumerate(PHASES)
@@ -46,18 +71,21 @@ def winner_confidence(con: duckdb.DuckDBPyConnection, model: CostModel, rules: R
         )
     )
     place = " ".join(f"when '{p}' then {i}" for i, p in enumerate(PHASES))
-    rows = con.sql(
+    return con.sql(
         f"""
         select w.slow_id, max(w.cell_index) as cell_index,
             max(case w.phase {place} end) as winner,
             max(case w.candidate when 'request_shape' then 1 else 0 end) as is_shape,
             max(w.expected_total_ms) as expected_ms, max(w.limit_ms) as limit_ms, {wide}
         from winners as w join slow_phases as p on w.slow_id = p.slow_id
-        where w.candidate in ('attributed', 'request_shape')
+        where w.candidate in ('attributed', 'request_shape') and not coalesce({_CERTAIN}, false)
         group by w.slow_id
         order by w.slow_id
         """
     ).to_arrow_table()
+
+
+def _redraw(rows: pa.Table, model: CostModel, rules: Rules) -> npt.NDArray[np.float64]:
     n = rows.num_rows
     seen = [i for i in range(len(PHASES)) if rows[f"excess_{i}"].null_count < n]
     column_of = np.zeros(len(PHASES), dtype=np.int64)
@@ -75,11 +103,8 @@ def winner_confidence(con: duckdb.DuckDBPyConnection, model: CostModel, rules: R
     for index in np.unique(cell):
         noise = _draw(model.residuals[index][:, seen], draws, int(index))
         in_cell = np.flatnonzero(cell == index)
-        sure = _is_sure(excess[in_cell], scale[in_cell], winner[in_cell], noise)
-        sure &= ~is_shape[in_cell]
-        out[in_cell[sure]] = 1.0
         for shapes in (False, True):
-            left = in_cell[~sure & (is_shape[in_cell] == shapes)]
+            left = in_cell[is_shape[in_cell] == shapes]
             for start in range(0, len(left), _CHUNK_ROWS):
                 at = left[start : start + _CHUNK_ROWS]
                 spread = noise[None, :, :] * scale[at][:, None, :]
@@ -89,24 +114,7 @@ def winner_confidence(con: duckdb.DuckDBPyConnection, model: CostModel, rules: R
                 else:
                     same = rest.argmax(axis=2) == winner[at][:, None]
                 out[at] = same.mean(axis=1)
-    return pa.table(
-        {
-            "slow_id": rows["slow_id"],
-            "confidence": pa.array(out, pa.float64()),
-        }
-    )
-
-
-def _is_sure(
-    excess: _Matrix, scale: _Matrix, winner: npt.NDArray[np.int64], noise: _Matrix
-) -> npt.NDArray[np.bool_]:
-    """Rows whose winner stays ahead even at its worst draw and the others' best."""
-    worst = excess - noise.max(axis=0) * scale
-    best = excess - noise.min(axis=0) * scale
-    rows = np.arange(len(excess))
-    at_least = worst[rows, winner]
-    best[rows, winner] = -np.inf
-    return np.asarray(at_least > best.max(axis=1, initial=-np.inf))
+    return out
 
 
 def _shape_holds(

@@ -51,7 +51,7 @@ _SPREAD: Final[dict[float, tuple[float, float, float]]] = {
 }
 
 #: A standardised residual larger than this is no ordinary variation.
-_RESIDUAL_CAP: Final = 6.0
+RESIDUAL_CAP: Final = 6.0
 
 #: Phases in column order, with the columns of the facts they grow with and their coefficients.
 PHASE_TERMS: Final[dict[str, tuple[tuple[str, str], ...]]] = {
@@ -262,15 +262,13 @@ def fit_cost_model(
     model. A cell none of whose phases can be fitted is absent.
     """
     tau = TAU_BASELINE if baseline else TAU_LIVE
-    keys = ", ".join(_KEYS)
-    wanted = con.sql(
-        f"select {keys}, count(*) from {facts} group by {keys} order by {keys}"
-    ).fetchall()
-    sample = _draw(con, reference)
+    counts = _cells(con, facts)
+    sample = _draw(con, reference, counts if reference == facts else _cells(con, reference))
     made: list[Cell] = []
     pools: list[npt.NDArray[np.float32]] = []
-    for *key, n in wanted:
-        cell, rows = _fit_cell(sample, tuple(map(str, key)), int(n), tau)
+    for row in counts.to_pylist():
+        key = tuple(str(row[k]) for k in _KEYS)
+        cell, rows = _fit_cell(sample, key, int(row["n"]), tau)
         if cell is not None:
             made.append(cell)
             pools.append(_residuals(sample, cell, rows))
@@ -297,14 +295,19 @@ class _Sample:
 _TERMS: Final = ("uncached_tokens", "attended_tokens_sq", "steps", "step_context")
 
 
-def _draw(con: duckdb.DuckDBPyConnection, relation: str) -> _Sample:
+def _cells(con: duckdb.DuckDBPyConnection, relation: str) -> pa.Table:
+    """Each cell of a relation, with all of its requests and those that are completed."""
     keys = ", ".join(_KEYS)
-    counts = con.sql(
-        f"select {keys}, count(*) as n from {relation} where completed = 1 group by {keys}"
+    return con.sql(
+        f"select {keys}, count(*) as n, cast(sum(completed) as bigint) as completed "
+        f"from {relation} group by {keys} order by {keys}"
     ).to_arrow_table()
+
+
+def _draw(con: duckdb.DuckDBPyConnection, relation: str, counts: pa.Table) -> _Sample:
     per_cell = max(_CELL_ROWS_MIN, min(_CELL_ROWS, _TOTAL_ROWS // max(1, counts.num_rows)))
     # powers of two: what one step draws, a smaller one draws too, so the smallest can go first
-    steps = [1 << (max(0, n - 1) // per_cell).bit_length() for n in counts["n"].to_pylist()]
+    steps = [1 << (max(0, n - 1) // per_cell).bit_length() for n in counts["completed"].to_pylist()]
     con.register("_steps", counts.append_column("step", pa.array(steps, pa.int64())))
     phases = ", ".join(f"f.{p}_ms" for p in PHASES)
     on = " and ".join(f"f.{k} = c.{k}" for k in _KEYS)
@@ -397,5 +400,5 @@ def _residuals(sample: _Sample, cell: Cell, rows: npt.NDArray[np.bool_]) -> npt.
         expected = _features(sample, phase, cell.kv_per_byte)[rows] @ np.array(fit.coefficients)
         scale = np.maximum(fit.s0 + fit.s1 * expected, 1.0)
         off = (sample.values[f"{phase}_ms"][rows] - expected) / scale
-        out[:, i] = np.clip(np.nan_to_num(off), -_RESIDUAL_CAP, _RESIDUAL_CAP)
+        out[:, i] = np.clip(np.nan_to_num(off), -RESIDUAL_CAP, RESIDUAL_CAP)
     return out

@@ -143,14 +143,14 @@ def missing_evidence(
         note(
             "kv_bytes",
             "the size of KV transfers is not known, so a slow link and a long wait look alike",
-            "log the column kv_bytes, or scrape the decode server's vllm:nixl_bytes_transferred "
-            "and vllm:nixl_xfer_time_seconds (tracekit collect --scrape http://HOST:8000/metrics)",
+            "log the column kv_bytes, or look at vllm:nixl_bytes_transferred and "
+            "vllm:nixl_xfer_time_seconds in the decode server's /metrics for this window",
         )
     if queue_cause_open:
         note(
             "engine metrics",
             "requests wait in the queue, but not whether for a slot or for KV memory",
-            "scrape the engine (tracekit collect --scrape http://HOST:8000/metrics): "
-            "vllm:num_requests_waiting_by_reason, vllm:kv_cache_usage_perc",
+            "look at vllm:num_requests_waiting_by_reason and vllm:kv_cache_usage_perc in the "
+            "engine's /metrics for this window",
         )
     return tuple(out)

@@ -157,8 +157,8 @@ _ACTIONS_UNKNOWN: Final[dict[str, str]] = {
         "prefilling from a stalled API server"
     ),
     "queue": (
-        "scrape the engine's metrics (tracekit collect --scrape URL), "
-        "to tell full slots from a full KV cache"
+        "look at the engine's vllm:num_requests_waiting_by_reason and vllm:kv_cache_usage_perc "
+        "for this window, to tell full slots from a full KV cache"
     ),
     "prefill": (
         "compare the cached tokens of these requests with others of the same prefix, "

@@ -323,7 +323,11 @@ def _sentence(
         )
     pushed_first = by_input.answer == "yes" and _matters(by_input, done)
     pushed_total = by_output.answer == "yes"
-    if pushed_first and (not pushed_total or _rise(by_input) >= _generation_rise(done)):
+    # seconds weighed by how firmly the length goes with them: a few long answers in the table
+    # must not outweigh an input length that orders the TTFTs nearly perfectly
+    first_weight = _rise(by_input) * (by_input.correlation or 0.0)
+    total_weight = _generation_rise(done) * (by_output.correlation or 0.0)
+    if pushed_first and (not pushed_total or first_weight >= total_weight):
         also = _also(by_output, by_input) if pushed_total else ""
         return (
             f"Long input makes the first token late: {_brief(by_input)}{also}; before "

@@ -56,8 +56,17 @@ def parse_duration_ns(text: str) -> int:
 
 
 def parse_time_ns(text: str, *, now_unix_ns: int) -> int:
-    """One point in time in unix ns: ISO (UTC if no zone is given), unix ns, or a duration ago."""
-    text = text.strip()
+    """One point in time in unix ns: ISO (UTC if no zone is given), unix ns, or a duration ago.
+
+    UsageError for text that is no time and for times that 64-bit unix ns cannot hold.
+    """
+    at = _time_ns(text.strip(), now_unix_ns)
+    if not 0 <= at < 1 << 63:
+        raise UsageError(f"{text.strip()!r} is out of range; times lie between 1970 and 2262")
+    return at
+
+
+def _time_ns(text: str, now_unix_ns: int) -> int:
     if text == "now":
         return now_unix_ns
     if re.fullmatch(r"\d{16,20}", text):
