@@ -46,7 +46,7 @@ def message(seed: int, *, start_unix_ns: int) -> bytes:
             end_time_unix_nano=start_unix_ns + i * 1000 + int(draw.lognormvariate(18, 1)),
         )
         tokens = int(draw.lognormvariate(6.6, 1.1))
-        for key, value in (
+        attributes: tuple[tuple[str, object], ...] = (
             ("gen_ai.operation.name", "chat"),
             ("gen_ai.request.model", f"model-{draw.randrange(4)}"),
             ("gen_ai.response.model", "model"),
@@ -62,6 +62,8 @@ def message(seed: int, *, start_unix_ns: int) -> bytes:
             ("llm.queue_depth", draw.randrange(64)),
             ("server.address", f"vllm-{draw.randrange(4)}"),
             ("user.id", f"u{draw.randrange(5000)}"),
-        ):
-            _set(span, key, value)
-    return request.SerializeToString()
+        )
+        for name, written in attributes:
+            _set(span, name, written)
+    data: bytes = request.SerializeToString()
+    return data

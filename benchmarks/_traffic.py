@@ -22,7 +22,8 @@ with a as (
             as input_tokens,
         2 + floor(random() * 400)::bigint as output_tokens,
         (i % 8)::integer as worker,
-        (-ln(1 - random()) * 20e6 + case when random() < 0.02 then 3e9 else 0 end)::bigint as queue_ns,
+        (-ln(1 - random()) * 20e6 + case when random() < 0.02 then 3e9 else 0 end)::bigint
+            as queue_ns,
         0.95 + 0.3 * random() as noise,
         md5($seed::varchar || 't' || i) as trace_id,
         substr(md5($seed::varchar || 'c' || i), 1, 16) as client_span,

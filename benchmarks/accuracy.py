@@ -69,7 +69,9 @@ def _measure(scenario: str) -> tuple[int, float, float, float, float]:
 
 def main() -> None:
     """Print one line a scenario."""
-    print(f"{'scenario':14}{'n':>5}{'|TTFT| p50':>12}{'p95':>8}{'|decode| p50':>14}{'p95':>8}   seen")
+    print(
+        f"{'scenario':14}{'n':>5}{'|TTFT| p50':>12}{'p95':>8}{'|decode| p50':>14}{'p95':>8}   seen"
+    )
     for scenario, seen in _SEEN.items():
         n, ttft_50, ttft_95, decode_50, decode_95 = _measure(scenario)
         print(

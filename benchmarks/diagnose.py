@@ -63,7 +63,9 @@ def main() -> None:
         store = Store.open(f"{folder}/store", create=True)
         import_paths(store, [str(_DEMO)])
         demo = [_run(["diagnose", "--store", str(store.path)]) for _ in range(5)]
-        print(f"diagnose over the demo store: {statistics.median(w for _, _, w in demo):.2f} s wall")
+        print(
+            f"diagnose over the demo store: {statistics.median(w for _, _, w in demo):.2f} s wall"
+        )
     starts = [_run(["--help"]) for _ in range(5)]
     print(f"tracekit --help: {statistics.median(w for _, _, w in starts):.2f} s wall")
 

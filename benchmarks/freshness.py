@@ -111,7 +111,8 @@ def _message(draw: random.Random, name: str) -> bytes:
                 end_time_unix_nano=start + 1_000_000,
             )
             _set(other, {"db.system": "postgresql", "db.operation": "select"})
-    return request.SerializeToString()
+    data: bytes = request.SerializeToString()
+    return data
 
 
 def _send(port: int, seconds: float, spans_per_s: float, acked: Any) -> None:
@@ -215,7 +216,9 @@ def main() -> None:
         f"p95 {took[int(len(took) * 0.95)]:.2f} s, max {took[-1]:.2f} s, "
         f"n {len(took)}, never seen {missing}"
     )
-    print(f"CPU: receiver {receiver_cpu / seconds:.2f}, reader {reader_cpu / seconds:.2f} of a core")
+    print(
+        f"CPU: receiver {receiver_cpu / seconds:.2f}, reader {reader_cpu / seconds:.2f} of a core"
+    )
     quarter = len(refreshes) // 4
     early = statistics.median(c for _, c in refreshes[quarter : 2 * quarter])
     late = statistics.median(c for _, c in refreshes[-quarter:])

@@ -25,16 +25,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from _otlp import SPANS_PER_MESSAGE, message
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from tracekit_collectors.config import CollectConfig
-from tracekit_collectors.intake import Intake
-from tracekit_collectors.journal import Journal
-from tracekit_collectors.stats import Stats
-from tracekit_collectors.writer import Writer
 
 from tracekit.ingest.otlp_protobuf import decode_otlp_protobuf
 from tracekit.lake.schema import SPANS
 from tracekit.lake.spool import Spool
 from tracekit.lake.store import Store
+from tracekit_collectors.config import CollectConfig
+from tracekit_collectors.intake import Intake
+from tracekit_collectors.journal import Journal
+from tracekit_collectors.stats import Stats
+from tracekit_collectors.writer import Writer
 
 _MESSAGES = 80
 _FLUSH_ROWS = 10_000
@@ -110,9 +110,7 @@ def _floor(messages: list[bytes], folder: Path) -> None:
         rows += SPANS_PER_MESSAGE
         if rows >= _FLUSH_ROWS:
             part += 1
-            pq.write_table(
-                pa.concat_tables(held), folder / f"{part}.parquet", compression="zstd"
-            )
+            pq.write_table(pa.concat_tables(held), folder / f"{part}.parquet", compression="zstd")
             held, rows = [], 0
     if held:
         pq.write_table(pa.concat_tables(held), folder / "last.parquet", compression="zstd")

@@ -1,1 +1,1 @@
-"""Runs ``sql/`` on an engine, matches legs to requests, fits expectations, composes the diagnosis."""
+"""Runs ``sql/``, matches legs to requests, fits expectations, composes the diagnosis."""
