@@ -187,8 +187,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         store, ready = f"{folder}/store", Path(folder) / "ready.json"
         receiver = subprocess.Popen(
-            [sys.executable, "-m", "tracekit", "collect", "--store", store, "--grpc-port", "0"]
-            + ["--http-port", "0", "--ready-file", str(ready)],
+            [
+                *(sys.executable, "-m", "tracekit", "collect", "--store", store),
+                *("--grpc-port", "0", "--http-port", "0", "--ready-file", str(ready)),
+            ],
             stdout=subprocess.DEVNULL,
         )
         deadline = time.time() + 60
