@@ -202,12 +202,12 @@ def last_requests(reader: Reader, found: Diagnosis) -> None:
     for row in rows:
         row["marks"] = ", ".join(words_ for name, words_ in marks.items() if row[name])
     if rows:
-        order = ("request", "input_tokens", "output_tokens", "ttft_ms", "total_ms")
+        order = ("request", "marks", "input_tokens", "output_tokens", "ttft_ms", "total_ms")
         tables.show(
             pl.DataFrame(rows, infer_schema_length=None),
             "last-requests",
             labels=texts.COLUMNS,
-            order=(*order, "tokens_per_s", "marks", "note"),
+            order=(*order, "tokens_per_s", "note"),
         )
     st.caption(plain("; ".join((*table.rules, *(effect.text for effect in table.findings)))))
 

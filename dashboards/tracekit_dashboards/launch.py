@@ -88,6 +88,9 @@ def _command(address: str, port: int) -> list[str]:
     if is_loopback(address):
         # a page of another site must not reach the app through a name that points here
         command += [part for host in _LOOPBACK_HOSTS for part in ("--server.allowedHosts", host)]
+    else:
+        # a traceback names paths of this machine
+        command += ["--client.showErrorDetails", "type"]
     return command
 
 

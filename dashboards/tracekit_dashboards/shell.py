@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 #: Seconds between two looks at the store while a page is open.
 _WATCH_S: Final = 2.0
 _READER: Final = "_reader"
+_PAGES: Final = "_pages"
 
 #: Pages that keep what they show until the reader asks for more.
 _STILL: Final = (texts.SQL,)
@@ -56,8 +57,8 @@ def begin() -> None:
 
 
 def pages() -> list[StreamlitPage]:
-    """The pages, in order."""
-    return [
+    """The pages, in order; made once in every run."""
+    found = [
         st.Page(
             "app_pages/diagnosis.py",
             title=texts.DIAGNOSIS,
@@ -78,6 +79,8 @@ def pages() -> list[StreamlitPage]:
             url_path="health",
         ),
     ]
+    st.session_state[_PAGES] = {page.title: page for page in found}
+    return found
 
 
 @contextmanager
@@ -109,7 +112,8 @@ def reader() -> Reader:
 
 def page_of(title: str) -> StreamlitPage:
     """The page with this title, for links."""
-    return next(page for page in pages() if page.title == title)
+    found: StreamlitPage = st.session_state[_PAGES][title]
+    return found
 
 
 @st.cache_resource(show_spinner=texts.LOADING, on_release=Hub.close)

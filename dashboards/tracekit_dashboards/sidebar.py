@@ -1,6 +1,8 @@
 """The controls that every page shares: window, filters, objectives, pin.
 
-Owns the widgets. Their values live in the URL: each widget is bound to its query parameter.
+Owns the widgets and keeps each in step with its query parameter. Streamlit can bind a widget to a
+parameter, but then links that carry the view would hold it twice, and a change of page clears what
+is not bound: so what the address says is taken over, and what it does not say is written there.
 """
 
 from __future__ import annotations
@@ -16,53 +18,30 @@ from tracekit.report.formats import time as format_time
 from tracekit_dashboards import texts
 from tracekit_dashboards.hub import Hub, Reader
 from tracekit_dashboards.markup import plain
-from tracekit_dashboards.view import (
-    CARRIED,
-    MODEL,
-    PINNED,
-    ROUTE,
-    SLO,
-    WINDOW,
-    View,
-    carried,
-    parse_view,
-)
+from tracekit_dashboards.view import MODEL, PINNED, ROUTE, SHARED, SLO, WINDOW, View, parse_view
 
 _WINDOWS: Final = ("15m", "1h", "6h", "24h", "7d")
 _ERRORS: Final = {WINDOW: texts.BAD_WINDOW, SLO: texts.BAD_SLO, PINNED: texts.BAD_PIN}
-#: The pin outlives a change of page, which clears what no widget holds.
-_PIN: Final = "_pin"
-_ASKED: Final = "_asked"
 
 
 def view(hub: Hub) -> View:
     """Draw the controls and give the view that they ask for."""
-    _take_carried()
-    pinned = _pinned()
-    facets = Reader(hub, View(pinned_unix_ns=_number(pinned))).frame("facets", views.facets)
-    window = st.selectbox(
-        texts.WINDOW,
-        _WINDOWS,
-        index=None,
-        placeholder=texts.WINDOW_ALL,
-        help=texts.WINDOW_HELP,
-        accept_new_options=True,
-        key=WINDOW,
-        bind="query-params",
-    )
-    model = _facet(facets, MODEL, texts.MODEL, texts.MODEL_ALL)
-    route = _facet(facets, ROUTE, texts.ROUTE, texts.ROUTE_ALL)
-    slo = st.text_input(
+    for name in SHARED:
+        _meet_address(name)
+    parsed = parse_view(shared(), now_unix_ns=time.time_ns())
+    pinned = View(pinned_unix_ns=parsed.view.pinned_unix_ns)
+    facets = Reader(hub, pinned).frame("facets", views.facets)
+    _choice(WINDOW, _WINDOWS, texts.WINDOW, texts.WINDOW_ALL, texts.WINDOW_HELP)
+    _choice(MODEL, _values(facets, MODEL), texts.MODEL, texts.MODEL_ALL)
+    _choice(ROUTE, _values(facets, ROUTE), texts.ROUTE, texts.ROUTE_ALL)
+    st.text_input(
         texts.SLO,
         help=texts.SLO_HELP,
         placeholder=texts.SLO_HINT,
         key=SLO,
-        bind="query-params",
+        on_change=_write_address,
+        args=(SLO,),
     )
-    given = {WINDOW: window, MODEL: model, ROUTE: route, SLO: slo, PINNED: pinned}
-    asked = {name: value for name, value in given.items() if value}
-    st.session_state[_ASKED] = asked
-    parsed = parse_view(asked, now_unix_ns=time.time_ns())
     for name, error in parsed.errors.items():
         st.warning(plain(_ERRORS[name].format(error=error)))
     _pin_button(parsed.view)
@@ -71,64 +50,67 @@ def view(hub: Hub) -> View:
 
 def shared() -> dict[str, str]:
     """The shared parameters of this view, for links to other pages."""
-    return dict(st.session_state[_ASKED])
+    return {name: value for name in SHARED if (value := st.session_state.get(name))}
 
 
-def _facet(facets: pl.DataFrame, name: str, label: str, everything: str) -> str | None:
-    values = facets.filter(pl.col("facet") == name)["value"].to_list()
-    return st.selectbox(
+def _choice(
+    name: str, options: tuple[str, ...], label: str, everything: str, help_: str | None = None
+) -> None:
+    st.selectbox(
         label,
-        values,
+        options,
         index=None,
         placeholder=everything,
+        help=help_,
         accept_new_options=True,
         key=name,
-        bind="query-params",
+        on_change=_write_address,
+        args=(name,),
     )
 
 
-def _take_carried() -> None:
-    """Put what a link carried into the widgets, before they are drawn."""
-    text = st.query_params.pop(CARRIED, None)
-    if text is not None:
-        for name, value in carried(text).items():
-            st.session_state[name] = value
+def _values(facets: pl.DataFrame, name: str) -> tuple[str, ...]:
+    return tuple(facets.filter(pl.col("facet") == name)["value"])
 
 
-def _pinned() -> str | None:
-    in_url = st.query_params.get(PINNED)
-    if in_url is not None:
-        st.session_state[_PIN] = in_url
-    elif st.session_state.get(_PIN):
-        st.query_params[PINNED] = st.session_state[_PIN]
-    pin: str | None = st.session_state.get(_PIN)
-    return pin
+def _meet_address(name: str) -> None:
+    """Before the widget is drawn: the address wins where it says something."""
+    asked = st.query_params.get(name)
+    kept = st.session_state.get(name)
+    if asked:
+        if asked != kept:
+            st.session_state[name] = asked
+    elif kept:
+        st.query_params[name] = kept
 
 
-def _number(pinned: str | None) -> int | None:
-    return parse_view({PINNED: pinned or ""}, now_unix_ns=0).view.pinned_unix_ns
+def _write_address(name: str) -> None:
+    """After a change of the widget."""
+    value = st.session_state.get(name)
+    if value:
+        st.query_params[name] = value
+    else:
+        st.query_params.pop(name, None)
 
 
 def _pin_button(view: View) -> None:
-    if st.session_state.get(_PIN):
-        if view.pinned_unix_ns is not None:
-            st.caption(texts.PINNED.format(time=format_time(view.pinned_unix_ns)))
-        st.button(texts.UNPIN, icon=":material/play_arrow:", on_click=_unpin, width="stretch")
-    else:
+    if not st.session_state.get(PINNED):
         st.button(
             texts.PIN,
             icon=":material/push_pin:",
             help=texts.PIN_HELP,
             on_click=_pin,
+            args=(str(time.time_ns()),),
             width="stretch",
         )
+        return
+    if view.pinned_unix_ns is not None:
+        st.caption(texts.PINNED.format(time=format_time(view.pinned_unix_ns)))
+    st.button(
+        texts.UNPIN, icon=":material/play_arrow:", on_click=_pin, args=(None,), width="stretch"
+    )
 
 
-def _pin() -> None:
-    st.session_state[_PIN] = st.query_params[PINNED] = str(time.time_ns())
-
-
-def _unpin() -> None:
-    del st.session_state[_PIN]
-    if PINNED in st.query_params:
-        del st.query_params[PINNED]
+def _pin(at: str | None) -> None:
+    st.session_state[PINNED] = at
+    _write_address(PINNED)

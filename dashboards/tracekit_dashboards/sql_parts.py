@@ -73,7 +73,7 @@ def _result(result: SqlResult | str | None) -> None:
         st.error(plain(result))
         return
     took = formats.ms(result.elapsed_ms)
-    rows = formats.count(result.frame.height)
+    rows = formats.plural(result.frame.height, "row")
     if not result.frame.height:
         st.info(texts.SQL_EMPTY)
         return

@@ -318,8 +318,8 @@ SQL_FIRST: Final = (
     "group by all\n"
     "order by n desc"
 )
-SQL_DONE: Final = "{n} rows in {ms}"
-SQL_CUT: Final = "the first {n} rows (the limit), in {ms}"
+SQL_DONE: Final = "{n} in {ms}"
+SQL_CUT: Final = "the first {n} (the limit), in {ms}"
 SQL_EMPTY: Final = "No rows."
 SQL_NOTE: Final = (
     "The window and filters on the left apply to window_requests and all that follows from it."

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
-from urllib.parse import parse_qsl, urlencode
 
 from tracekit.analysis.slo import Slo, parse_slo
 from tracekit.analysis.window import ALL, Window, parse_range
@@ -22,9 +21,6 @@ ROUTE: Final = "route"
 SLO: Final = "slo"
 PINNED: Final = "at"
 SHARED: Final = (WINDOW, MODEL, ROUTE, SLO, PINNED)
-
-#: The view of the page that a link was on, as one parameter.
-CARRIED: Final = "view"
 
 #: Query parameters of single pages.
 REQUEST: Final = "request"
@@ -90,17 +86,7 @@ def parse_view(params: Mapping[str, str], *, now_unix_ns: int) -> Parsed:
 
 
 def link(params: Mapping[str, str], **changes: str | None) -> dict[str, str]:
-    """Query parameters of a link to another page that keeps the view, and ``changes``.
-
-    The view goes as one parameter, which `carried` takes apart: Streamlit keeps the parameters of
-    widgets by itself where a link is followed in place (they would be there twice), and does not
-    where it is opened in another tab.
-    """
-    bound = {k: params[k] for k in SHARED if k != PINNED and params.get(k)}
-    found = {CARRIED: urlencode(bound), PINNED: params.get(PINNED), **changes}
+    """Query parameters of a link to another page: the view of ``params``, and ``changes``."""
+    found: dict[str, str | None] = {k: params.get(k) for k in SHARED}
+    found |= changes
     return {k: v for k, v in found.items() if v}
-
-
-def carried(text: str) -> dict[str, str]:
-    """The shared parameters that a link carried; anything else in it is left out."""
-    return {k: v for k, v in parse_qsl(text) if k in SHARED and k != PINNED}

@@ -11,7 +11,11 @@
 -- overlap_ms: [ms] how long the two overlapped
 -- stall_ms: [ms] share of the lost time
 with stalled as (
-    select o.request_key as request_key, o.phase as phase, o.explained_ms as explained_ms
+    select
+        o.suspect_id as suspect_id,
+        o.request_key as request_key,
+        o.phase as phase,
+        o.explained_ms as explained_ms
     from suspect_overlaps as o
     cross join attribution_rules as p
     where o.explained_ms >= p.cause_share * o.excess_ms
@@ -19,14 +23,12 @@ with stalled as (
 
 pairs as (
     select
-        s.request_key as request_key,
-        s.phase as phase,
+        s.suspect_id as suspect_id,
         g.culprit_key as culprit_key,
-        max(s.explained_ms) as explained_ms,
         sum(cast(g.end_unix_ns - g.start_unix_ns as double)) / 1e6 as overlap_ms
     from stalled as s
-    join overlap_segments as g on s.request_key = g.request_key and s.phase = g.phase
-    group by s.request_key, s.phase, g.culprit_key
+    join overlap_segments as g on s.suspect_id = g.suspect_id
+    group by s.suspect_id, g.culprit_key
 ),
 
 culprits as (
@@ -44,28 +46,27 @@ known as (
 
 weighed as (
     select
-        p.request_key as request_key,
-        p.phase as phase,
+        p.suspect_id as suspect_id,
         p.culprit_key as culprit_key,
         k.request_id as request_id,
         k.input_tokens as input_tokens,
-        p.explained_ms as explained_ms,
         p.overlap_ms as overlap_ms,
         p.overlap_ms * cast(coalesce(k.input_tokens, 1) as double) as weight,
         sum(p.overlap_ms * cast(coalesce(k.input_tokens, 1) as double)) over (
-            partition by p.request_key, p.phase
+            partition by p.suspect_id
         ) as total_weight
     from pairs as p
     left join known as k on p.culprit_key = k.culprit_key
 )
 
 select
-    w.request_key as request_key,
-    w.phase as phase,
+    s.request_key as request_key,
+    s.phase as phase,
     w.culprit_key as culprit_key,
     w.request_id as culprit_request_id,
     w.input_tokens as culprit_input_tokens,
     w.overlap_ms as overlap_ms,
-    case when w.total_weight > 0 then w.explained_ms * w.weight / w.total_weight else 0.0 end
+    case when w.total_weight > 0 then s.explained_ms * w.weight / w.total_weight else 0.0 end
         as stall_ms
 from weighed as w
+join stalled as s on w.suspect_id = s.suspect_id

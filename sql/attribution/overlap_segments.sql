@@ -3,10 +3,7 @@
 -- range join grows with the square of a worker's requests. A pair counts in its first shared bin.
 -- grain: one row per suspect interval and overlapping prefill.
 -- inputs: suspect_intervals, worker_prefills, bins, overlap_rules
--- request_key: identity of the suspect
--- phase: phase of the suspect that the interval belongs to
--- is_control: 1 for an ordinary request, 0 for one to explain
--- worker: worker that both ran on
+-- suspect_id: the row of suspect_requests
 -- culprit_key: request_key of the request that was prefilling
 -- start_unix_ns: [unix ns] start of the overlap
 -- end_unix_ns: [unix ns] end of the overlap
@@ -27,9 +24,8 @@ with binned_prefills as (
 
 binned_suspects as (
     select
+        i.suspect_id as suspect_id,
         i.request_key as request_key,
-        i.phase as phase,
-        i.is_control as is_control,
         i.worker as worker,
         i.start_unix_ns as start_unix_ns,
         i.end_unix_ns as end_unix_ns,
@@ -43,10 +39,7 @@ binned_suspects as (
 )
 
 select
-    s.request_key as request_key,
-    s.phase as phase,
-    s.is_control as is_control,
-    s.worker as worker,
+    s.suspect_id as suspect_id,
     p.request_key as culprit_key,
     case when s.start_unix_ns > p.start_unix_ns then s.start_unix_ns else p.start_unix_ns end
         as start_unix_ns,

@@ -130,6 +130,7 @@ with e as (
     left join cost_model as c
         on f.model = c.model and f.engine = c.engine
         and f.engine_version = c.engine_version and f.topology = c.topology
+    where f.quarantine_reason is null and f.superseded_attempt = 0
 )
 
 select

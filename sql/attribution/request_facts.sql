@@ -1,6 +1,7 @@
 -- What attribution needs to know of each request: its cell, its size, its phases.
--- Quarantined rows and superseded attempts are left out: they are counted, never judged.
--- grain: one row per usable request.
+-- Quarantined rows and superseded attempts are here to be counted: they are neither completed nor
+-- censored, so nothing is learned from them and nothing said of them.
+-- grain: one row per request of the window.
 -- inputs: window_requests
 -- request_key: identity of the request
 -- request_id: id that client and server share
@@ -14,8 +15,10 @@
 -- prefill_worker: worker that prefilled, NULL if unknown
 -- arrival_unix_ns: [unix ns] when the request was meant to start, NULL without a clock
 -- status: ok, error, aborted, timeout or open
--- completed: 1 if it ended well, else 0
--- censored: 1 if it was ended by force (abort, error, timeout): its times are lower bounds
+-- quarantine_reason: why the row must not be used for statistics, NULL if it may
+-- superseded_attempt: 1 if a later attempt replaced this one, else 0
+-- completed: 1 if it ended well and may be used, else 0
+-- censored: 1 if it was killed (abort, error, timeout) and may be used: its times are lower bounds
 -- input_tokens: [tokens] prompt
 -- cached_known: 1 if the source said how many prompt tokens came from a cache
 -- uncached_tokens: [tokens] prompt tokens to compute; the whole prompt if the cache is unknown
@@ -59,8 +62,12 @@ with r as (
         case when w.has_clock = 1 then coalesce(w.intended_start_unix_ns, w.start_unix_ns) end
             as arrival_unix_ns,
         coalesce(w.status, 'ok') as status,
-        case when coalesce(w.status, 'ok') = 'ok' then 1 else 0 end as completed,
-        case when w.status in ('aborted', 'error', 'timeout') then 1 else 0 end as censored,
+        w.quarantine_reason as quarantine_reason,
+        case when w.superseded_attempt = 1 then 1 else 0 end as superseded_attempt,
+        case when w.quarantine_reason is null and coalesce(w.superseded_attempt, 0) = 0
+                 and coalesce(w.status, 'ok') = 'ok' then 1 else 0 end as completed,
+        case when w.quarantine_reason is null and coalesce(w.superseded_attempt, 0) = 0
+                 and w.status in ('aborted', 'error', 'timeout') then 1 else 0 end as censored,
         cast(w.input_tokens as double) as input_tokens,
         case when w.cached_tokens is null then 0 else 1 end as cached_known,
         -- a source that counts more cached than prompt tokens must not make negative work
@@ -96,7 +103,6 @@ with r as (
         w.max_gap_ms as max_gap_ms,
         w.preemptions as preemptions
     from window_requests as w
-    where w.quarantine_reason is null and coalesce(w.superseded_attempt, 0) = 0
 )
 
 select
@@ -112,6 +118,8 @@ select
     prefill_worker,
     arrival_unix_ns,
     status,
+    quarantine_reason,
+    superseded_attempt,
     completed,
     censored,
     input_tokens,

@@ -2,6 +2,7 @@
 -- whole interval of the phase. Controls are ordinary requests, there to tell what is usual.
 -- grain: one row per suspect request, phase and interval.
 -- inputs: suspect_requests, stall_phases, token_gaps
+-- suspect_id: the row of suspect_requests
 -- request_key: identity of the request
 -- phase: frontend, prefill or decode
 -- is_control: 1 for an ordinary request, 0 for one to explain
@@ -11,6 +12,7 @@
 -- is_stall: 1 if the interval is a stall, 0 if it is the whole phase
 with spans as (
     select
+        s.suspect_id as suspect_id,
         s.request_key as request_key,
         s.phase as phase,
         s.is_control as is_control,
@@ -22,14 +24,15 @@ with spans as (
 ),
 
 decoding as (
-    select request_key, max(worker) as worker
+    select suspect_id, request_key, max(worker) as worker
     from spans
     where phase = 'decode' and is_control = 0
-    group by request_key
+    group by suspect_id, request_key
 ),
 
 stalls as (
     select
+        d.suspect_id as suspect_id,
         d.request_key as request_key,
         d.worker as worker,
         g.start_unix_ns as start_unix_ns,
@@ -40,10 +43,11 @@ stalls as (
 ),
 
 stalled as (
-    select distinct request_key from stalls
+    select distinct suspect_id from stalls
 )
 
 select
+    suspect_id,
     request_key,
     'decode' as phase,
     cast(0 as bigint) as is_control,
@@ -54,6 +58,7 @@ select
 from stalls
 union all
 select
+    s.suspect_id as suspect_id,
     s.request_key as request_key,
     s.phase as phase,
     s.is_control as is_control,
@@ -62,5 +67,5 @@ select
     s.end_unix_ns as end_unix_ns,
     cast(0 as bigint) as is_stall
 from spans as s
-left join stalled as t on s.request_key = t.request_key
-where t.request_key is null or s.phase <> 'decode' or s.is_control = 1
+left join stalled as t on s.suspect_id = t.suspect_id
+where t.suspect_id is null

@@ -2,6 +2,7 @@
 -- is usual on that worker: on an engine that is always prefilling, overlap explains nothing.
 -- grain: one row per suspect request and phase.
 -- inputs: suspect_requests, suspect_intervals, overlap_segments
+-- suspect_id: the row of suspect_requests
 -- request_key: identity of the request
 -- phase: frontend, prefill or decode
 -- excess_ms: [ms] excess of that phase
@@ -11,25 +12,22 @@
 -- explained_ms: [ms] overlap beyond the usual, at most the excess
 with intervals as (
     select
-        request_key,
-        phase,
-        is_control,
+        suspect_id,
         max(worker) as worker,
         max(is_stall) as has_stalls,
         sum(cast(end_unix_ns - start_unix_ns as double)) / 1e6 as interval_ms
     from suspect_intervals
-    group by request_key, phase, is_control
+    group by suspect_id
 ),
 
 -- several prefills at once must not count the same instant twice
 ordered as (
     select
-        request_key,
-        phase,
+        suspect_id,
         start_unix_ns,
         end_unix_ns,
         max(end_unix_ns) over (
-            partition by request_key, phase
+            partition by suspect_id
             order by start_unix_ns nulls last, end_unix_ns nulls last, culprit_key nulls last
             rows between unbounded preceding and 1 preceding
         ) as covered_until_ns
@@ -38,28 +36,30 @@ ordered as (
 
 covered as (
     select
-        request_key,
-        phase,
+        suspect_id,
         sum(cast(
             case when covered_until_ns is null or covered_until_ns <= start_unix_ns
                      then end_unix_ns - start_unix_ns
                  when covered_until_ns < end_unix_ns then end_unix_ns - covered_until_ns
                  else 0 end as double)) / 1e6 as overlap_ms
     from ordered
-    group by request_key, phase
+    group by suspect_id
 ),
 
 joined as (
     select
-        i.request_key as request_key,
-        i.phase as phase,
-        i.is_control as is_control,
+        s.suspect_id as suspect_id,
+        s.request_key as request_key,
+        s.phase as phase,
+        s.is_control as is_control,
+        s.excess_ms as excess_ms,
         i.worker as worker,
         i.has_stalls as has_stalls,
         i.interval_ms as interval_ms,
         coalesce(c.overlap_ms, 0.0) as overlap_ms
-    from intervals as i
-    left join covered as c on i.request_key = c.request_key and i.phase = c.phase
+    from suspect_requests as s
+    join intervals as i on s.suspect_id = i.suspect_id
+    left join covered as c on s.suspect_id = c.suspect_id
 ),
 
 -- a request counts once, however long it took: those that wait longest overlap most
@@ -72,22 +72,22 @@ usual as (
 
 beyond as (
     select
+        j.suspect_id as suspect_id,
         j.request_key as request_key,
         j.phase as phase,
-        s.excess_ms as excess_ms,
+        j.excess_ms as excess_ms,
         j.interval_ms as interval_ms,
         j.overlap_ms as overlap_ms,
         -- without ordinary requests to compare with, only a stall speaks for itself
         coalesce(u.usual_share, case when j.has_stalls = 1 then 0.0 else 1.0 end) as usual_share
     from joined as j
-    join suspect_requests as s
-        on j.request_key = s.request_key and j.phase = s.phase and s.is_control = 0
     left join usual as u on j.worker = u.worker and j.phase = u.phase
     where j.is_control = 0
 ),
 
 left_over as (
     select
+        suspect_id,
         request_key,
         phase,
         excess_ms,
@@ -99,6 +99,7 @@ left_over as (
 )
 
 select
+    suspect_id,
     request_key,
     phase,
     excess_ms,

@@ -92,7 +92,17 @@ judged as (
         -- what is not known puts a ceiling on how sure one can be
         case
             when w.unjudged_ms > 0 then 1
-            when m.level <> 'cell' then 1
+            when case case w.candidate when 'request_shape' then w.shape_phase else w.phase end
+                when 'client_wait' then m.client_wait_borrowed
+                when 'network' then m.network_borrowed
+                when 'route' then m.route_borrowed
+                when 'frontend' then m.frontend_borrowed
+                when 'queue' then m.queue_borrowed
+                when 'prefill' then m.prefill_borrowed
+                when 'queue_or_prefill' then m.queue_or_prefill_borrowed
+                when 'kv_transfer' then m.kv_transfer_borrowed
+                when 'decode' then m.decode_borrowed
+            end = 1 then 1
             when w.phase = 'queue_or_prefill' then 1
             when s.cached_known = 0 and s.metric <> 'tpot' and w.candidate = 'request_shape'
                 and w.shape_phase in ('prefill', 'queue_or_prefill') then 1

@@ -13,6 +13,7 @@
 -- expected_ms: [ms] what it should have taken
 -- actual_ms: [ms] what it took
 -- scale_ms: [ms] its ordinary variation
+-- widest_scale_ms: [ms] the widest ordinary variation of the phases in scope
 -- runner_up: phase with the second largest excess
 -- runner_up_excess_ms: [ms] its excess
 -- positive_excess_ms: [ms] sum of what all phases in scope took too long
@@ -27,48 +28,86 @@
 -- unjudged_ms: [ms] time in phases without an expectation
 -- prompt_ms: [ms] time in prefill or queue_or_prefill: what a cache hit could change
 -- cell_index: row of the cost model that was applied, NULL if there is none
-with ranked as (
-    select
-        slow_id,
-        phase,
-        actual_ms,
-        expected_ms,
-        excess_ms,
-        scale_ms,
-        fixed_ms,
-        cell_index,
-        row_number() over (
-            partition by slow_id order by excess_ms desc nulls last, phase_order nulls last
-        ) as excess_place,
-        row_number() over (
-            partition by slow_id order by expected_ms desc nulls last, phase_order nulls last
-        ) as expected_place
-    from slow_phases
-),
-
-scopes as (
+with tops as (
     select
         slow_id,
         max(cell_index) as cell_index,
-        max(case when excess_place = 1 and excess_ms is not null then phase end) as phase,
-        max(case when excess_place = 1 then excess_ms end) as excess_ms,
-        max(case when excess_place = 1 then expected_ms end) as expected_ms,
-        max(case when excess_place = 1 then actual_ms end) as actual_ms,
-        max(case when excess_place = 1 then scale_ms end) as scale_ms,
-        max(case when excess_place = 2 and excess_ms is not null then phase end) as runner_up,
-        max(case when excess_place = 2 then excess_ms end) as runner_up_excess_ms,
+        max(excess_ms) as excess_ms,
+        max(expected_ms) as shape_expected_ms,
+        max(scale_ms) as widest_scale_ms,
         sum(case when excess_ms > 0 then excess_ms else 0.0 end) as positive_excess_ms,
-        max(case when expected_place = 1 and expected_ms is not null then phase end) as shape_phase,
-        max(case when expected_place = 1 then expected_ms end) as shape_expected_ms,
-        max(case when expected_place = 1 then fixed_ms end) as shape_fixed_ms,
-        max(case when expected_place = 1 then excess_ms end) as shape_excess_ms,
         sum(coalesce(expected_ms, 0.0)) as expected_total_ms,
         sum(actual_ms) as explained_ms,
         sum(case when expected_ms is null then actual_ms else 0.0 end) as unjudged_ms,
         sum(case when phase in ('prefill', 'queue_or_prefill') then actual_ms else 0.0 end)
             as prompt_ms
-    from ranked
+    from slow_phases
     group by slow_id
+),
+
+-- of equal ones the phase that comes first (a window function would sort all rows twice)
+picks as (
+    select
+        t.slow_id as slow_id,
+        min(case when p.excess_ms = t.excess_ms then p.phase_order end) as winner_order,
+        min(case when p.expected_ms = t.shape_expected_ms then p.phase_order end) as shape_order
+    from tops as t
+    join slow_phases as p on t.slow_id = p.slow_id
+    group by t.slow_id
+),
+
+details as (
+    select
+        k.slow_id as slow_id,
+        max(k.winner_order) as winner_order,
+        max(case when p.phase_order = k.winner_order then p.phase end) as phase,
+        max(case when p.phase_order = k.winner_order then p.expected_ms end) as expected_ms,
+        max(case when p.phase_order = k.winner_order then p.actual_ms end) as actual_ms,
+        max(case when p.phase_order = k.winner_order then p.scale_ms end) as scale_ms,
+        max(case when p.phase_order <> k.winner_order then p.excess_ms end)
+            as runner_up_excess_ms,
+        max(case when p.phase_order = k.shape_order then p.phase end) as shape_phase,
+        max(case when p.phase_order = k.shape_order then p.fixed_ms end) as shape_fixed_ms,
+        max(case when p.phase_order = k.shape_order then p.excess_ms end) as shape_excess_ms
+    from picks as k
+    join slow_phases as p on k.slow_id = p.slow_id
+    group by k.slow_id
+),
+
+runners as (
+    select
+        d.slow_id as slow_id,
+        min(case when p.phase_order <> d.winner_order and p.excess_ms = d.runner_up_excess_ms
+            then p.phase end) as runner_up
+    from details as d
+    join slow_phases as p on d.slow_id = p.slow_id
+    group by d.slow_id
+),
+
+scopes as (
+    select
+        t.slow_id as slow_id,
+        t.cell_index as cell_index,
+        d.phase as phase,
+        t.excess_ms as excess_ms,
+        d.expected_ms as expected_ms,
+        d.actual_ms as actual_ms,
+        d.scale_ms as scale_ms,
+        t.widest_scale_ms as widest_scale_ms,
+        r.runner_up as runner_up,
+        d.runner_up_excess_ms as runner_up_excess_ms,
+        t.positive_excess_ms as positive_excess_ms,
+        d.shape_phase as shape_phase,
+        t.shape_expected_ms as shape_expected_ms,
+        d.shape_fixed_ms as shape_fixed_ms,
+        d.shape_excess_ms as shape_excess_ms,
+        t.expected_total_ms as expected_total_ms,
+        t.explained_ms as explained_ms,
+        t.unjudged_ms as unjudged_ms,
+        t.prompt_ms as prompt_ms
+    from tops as t
+    join details as d on t.slow_id = d.slow_id
+    join runners as r on t.slow_id = r.slow_id
 ),
 
 measured as (
@@ -82,6 +121,7 @@ measured as (
         c.expected_ms as expected_ms,
         c.actual_ms as actual_ms,
         c.scale_ms as scale_ms,
+        c.widest_scale_ms as widest_scale_ms,
         c.runner_up as runner_up,
         c.runner_up_excess_ms as runner_up_excess_ms,
         c.positive_excess_ms as positive_excess_ms,
@@ -112,6 +152,7 @@ bounded as (
         expected_ms,
         actual_ms,
         scale_ms,
+        widest_scale_ms,
         runner_up,
         runner_up_excess_ms,
         positive_excess_ms,
@@ -140,6 +181,7 @@ gated as (
         b.expected_ms as expected_ms,
         b.actual_ms as actual_ms,
         b.scale_ms as scale_ms,
+        b.widest_scale_ms as widest_scale_ms,
         b.runner_up as runner_up,
         b.runner_up_excess_ms as runner_up_excess_ms,
         b.positive_excess_ms as positive_excess_ms,
@@ -178,6 +220,7 @@ decided as (
         expected_ms,
         actual_ms,
         scale_ms,
+        widest_scale_ms,
         runner_up,
         runner_up_excess_ms,
         positive_excess_ms,
@@ -222,6 +265,7 @@ select
     expected_ms,
     actual_ms,
     scale_ms,
+    widest_scale_ms,
     runner_up,
     runner_up_excess_ms,
     positive_excess_ms,

@@ -12,10 +12,23 @@
 -- peer_excess_share: [1] the median over those peers
 -- standard_error: [1] of the difference
 -- is_slow: 1 if the worker stands out beyond three standard errors and by a share that matters
-with blamed as (
-    select distinct phase
+with blames as (
+    select phase, cast(count(*) as double) as n
     from winners
-    where candidate = 'attributed' and phase in ('prefill', 'queue_or_prefill', 'decode')
+    where candidate = 'attributed'
+    group by phase
+),
+
+total as (
+    select sum(n) as n from blames
+),
+
+-- phases that carry next to nothing of the blame are not worth ranking every request for
+blamed as (
+    select b.phase as phase
+    from blames as b
+    cross join total as t
+    where b.phase in ('prefill', 'queue_or_prefill', 'decode') and b.n >= 0.005 * t.n
 ),
 
 costs as (

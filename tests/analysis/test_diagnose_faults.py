@@ -102,6 +102,12 @@ def test_slow_decode_without_a_cause_is_still_decode() -> None:
     assert _share(_verdicts(con), phase="decode", cause="unknown") == 1
     assert "data do not show" in diagnosis.sentence
     assert "chunk times" in {m.field for m in diagnosis.missing_evidence}
+    assert "record the client's chunk times" in diagnosis.findings[0].action
+    # where they are recorded, nobody is asked to record them
+    traffic.columns["max_gap_ms"] = np.full(traffic.n, 40.0)
+    diagnosis, _ = _run(traffic, "tpot=25ms")
+    assert "chunk times" not in {m.field for m in diagnosis.missing_evidence}
+    assert "record" not in diagnosis.findings[0].action
 
 
 def test_kv_transfer_waiting_is_not_a_slow_link() -> None:

@@ -36,11 +36,8 @@ def _names(session: Session) -> str:
     return "".join(name for (name,) in session.con.execute(NAMES).fetchall())
 
 
-@pytest.mark.parametrize("settled", [False, True])
-def test_windows_and_filters_choose_requests(store: Store, settled: bool) -> None:
+def test_windows_and_filters_choose_requests(store: Store) -> None:
     _add_logs(store)
-    if settled:
-        Settler(store, quiet_ns=0).run_pass(NOW_NS + 1)
     with Session.open(store) as session:
         assert _names(session) == "abcz"
         # since is inside, until is not; a row without a clock is in every window

@@ -6,11 +6,12 @@ import random
 import time
 from pathlib import Path
 
+import duckdb
 import pyarrow as pa
 import pytest
 
 from tests.analysis import _captures as captures
-from tests.analysis._spans import chat, engine, log_row, table
+from tests.analysis._spans import chat, engine, http, table
 from tests.analysis._stores import (
     NOW_NS,
     Canonical,
@@ -22,6 +23,7 @@ from tests.analysis._stores import (
     one_shot,
     split,
 )
+from tracekit.analysis import settle
 from tracekit.analysis.session import Session
 from tracekit.analysis.settle import Settler, settle_after_import
 from tracekit.analysis.settled import LOG_LEG_ID, MAY_BE_LEG, SPAN_LEG_ID, WATERMARK_APP
@@ -85,11 +87,20 @@ def test_the_tail_ends_as_one_derivation(store: Store, truth: Canonical) -> None
     assert differences(_seen(store), truth) == []
 
 
-@pytest.mark.parametrize(("step_s", "parts"), [(1, 2), (1000, 3)])
+@pytest.mark.parametrize(("step_s", "parts", "traces"), [(1, 2, 25), (1000, 3, 1000)])
 def test_settling_piece_by_piece_ends_as_one_derivation(
-    store: Store, truth: Canonical, step_s: int, parts: int
+    store: Store,
+    truth: Canonical,
+    monkeypatch: pytest.MonkeyPatch,
+    step_s: int,
+    parts: int,
+    traces: int,
 ) -> None:
-    """With 1000 s between commits the watermark has passed what came before."""
+    """With 1000 s between commits the watermark has passed what came before.
+
+    Few traces at a time: requests that span traces come apart and must come together again.
+    """
+    monkeypatch.setattr(settle, "_CHUNK_TRACES", traces)
     rng = random.Random(step_s)
     spans, log = _rows()
     watermarks = [0]
@@ -129,19 +140,20 @@ def test_passes_killed_half_way_change_nothing_and_the_next_one_mends_it(
     commit(store, "request_log", log, NOW_NS)
     truth = one_shot([spans], [log])
     append = Store.append
-    dies_at = ""
+    dies_at = ["phases", "requests"]
 
     def failing(self: Store, name: str, rows: pa.Table, **more: object) -> bool:
-        if name == dies_at:
+        if name == dies_at[0]:
             raise OSError("no space left on device")
         return append(self, name, rows, **more)  # type: ignore[arg-type]
 
     with Session.open(store) as session:
         with monkeypatch.context() as patch:
             patch.setattr(Store, "append", failing)
-            for number, dies_at in enumerate(("phases", "requests"), start=1):
+            while dies_at:
                 with pytest.raises(OSError, match="no space"):
-                    Settler(store, quiet_ns=0).run_pass(NOW_NS + number)
+                    Settler(store, quiet_ns=0).run_pass(NOW_NS + 3 - len(dies_at))
+                dies_at.pop(0)
                 assert _watermark(store) == 0
                 session.refresh()
                 assert differences(canonical(session.con), truth) == []
@@ -249,18 +261,25 @@ def test_a_late_span_revises_its_own_request_only(store: Store) -> None:
 
 
 def test_two_requests_that_turn_out_to_be_one_are_merged(store: Store) -> None:
-    p = engine("p", 0, trace_name="a", request_id="chatcmpl-x", tokens=(50, 1), decode=0)
-    d = engine("d", 60, trace_name="b", request_id="chatcmpl-x", service="decode")
-    row = log_row(request_id="x", start=-3, ttft_ms=90.0, e2e_ms=300.0)
-    commit(store, "request_log", table("request_log", [row]), NOW_NS)
-    Settler(store, quiet_ns=0).run_pass(NOW_NS + 1)
-    commit(store, "spans", table("spans", [d]), NOW_NS + 100 * S)
-    Settler(store, quiet_ns=0).run_pass(NOW_NS + 100 * S + 1)
-    commit(store, "spans", table("spans", [p]), NOW_NS + 200 * S)
-    Settler(store, quiet_ns=0).run_pass(NOW_NS + 200 * S + 1)
-    expected = one_shot([table("spans", [p, d])], [table("request_log", [row])])
+    # what links the client to the engine is the last to come
+    ends = [chat("c", 0, 220), engine("e", 5, parent="h")]
+    link = http("h", 2, 215, kind=3, parent="c")
+    settler = Settler(store, quiet_ns=0)
+    commit(store, "spans", table("spans", ends), NOW_NS)
+    assert settler.run_pass(NOW_NS + 1).settled == 2
+    commit(store, "spans", table("spans", [link]), NOW_NS + 100 * S)
+    expected = one_shot([table("spans", [*ends, link])], [captures.empty("request_log")])
     assert len(expected) == 1
     assert differences(_seen(store), expected) == []
+    report = settler.run_pass(NOW_NS + 100 * S + 1)
+    assert (report.settled, report.revised) == (1, 1)
+    with Session.open(store) as session:
+        assert differences(canonical(session.con), expected) == []
+        (kept,) = session.con.execute("select request_key from requests").fetchall()
+    rows = store.snapshot("requests").scan_sql()
+    merged = f"select request_key, merged_into from ({rows}) where merged_into is not null"
+    ((gone, into),) = duckdb.connect().execute(merged).fetchall()
+    assert gone != into == kept[0]
 
 
 def test_an_attempt_that_settled_alone_is_superseded_by_its_retry(store: Store) -> None:

@@ -85,25 +85,27 @@ def test_a_row_of_tokens_alone_is_counted_without_times() -> None:
     assert record["ttft_ms"] is None
 
 
-@pytest.mark.parametrize(
-    ("row", "start", "send", "client_wait"),
-    [
+def test_waiting_in_the_client_is_in_the_wall_time() -> None:
+    cases: list[tuple[Row, float, float, float | None]] = [
         ({"intended_start": 0, "start": 40}, 0, 40, 40),
         ({"start": 0, "client_wait_ms": 40.0}, 0, 40, 40),
         ({"intended_start": 0, "start": 40, "client_wait_ms": 40.0}, 0, 40, 40),
         ({"intended_start": 90, "start": 40}, 40, 40, None),  # meant for after it was sent
         ({"start": 40}, 40, 40, None),
-    ],
-)
-def test_waiting_in_the_client_is_in_the_wall_time(
-    row: Row, start: float, send: float, client_wait: float | None
-) -> None:
-    (record,) = _requests(log_row(request_id="a", ttft_ms=100.0, e2e_ms=300.0, **row))
-    assert (record["ttft_ms"], record["e2e_ms"]) == (100, 300)
-    assert record["end_unix_ns"] == at(start + 300)
-    assert record["start_unix_ns"] == at(send)
-    assert record["client_wait_ms"] == client_wait
-    assert record["queue_or_prefill_ms"] == 100 - (client_wait or 0)
+    ]
+    records = _requests(
+        *(
+            log_row(request_id=f"r{i}", ttft_ms=100.0, e2e_ms=300.0, **row)
+            for i, (row, *_) in enumerate(cases)
+        )
+    )
+    records.sort(key=lambda r: str(r["request_id"]))
+    for record, (row, start, send, client_wait) in zip(records, cases, strict=True):
+        assert (record["ttft_ms"], record["e2e_ms"]) == (100, 300), row
+        assert record["end_unix_ns"] == at(start + 300)
+        assert record["start_unix_ns"] == at(send)
+        assert record["client_wait_ms"] == client_wait
+        assert record["queue_or_prefill_ms"] == 100 - (client_wait or 0)
 
 
 def test_phases_of_a_row_are_placed_back_from_the_first_token() -> None:
@@ -182,35 +184,46 @@ def test_rows_that_failed_have_an_end_and_no_token() -> None:
     assert all(r["last_token_unix_ns"] is None for r in (error, waited, timeout))
 
 
-CALL = (
-    chat("c", 0, 220, gen_ai__response__id="chatcmpl-x"),
-    engine("e", 5, parent="c", request_id="chatcmpl-x"),
-)
-
-
-@pytest.mark.parametrize(
-    ("names", "score"),
-    [
-        ({"trace_id": trace("t")}, 1.0),
-        ({"request_id": "x"}, 0.95),
-        ({"request_id": "chatcmpl-x"}, 0.95),
-        ({"request_id": "my-own", "trace_id": trace("t")}, 1.0),
-    ],
-)
-def test_a_row_that_names_a_traced_call_is_its_client_leg(names: Row, score: float) -> None:
-    (record,) = _requests(
-        log_row(start=1, ttft_ms=64.0, e2e_ms=180.0, intended_start=-30, route="chat", **names),
-        spans=CALL,
+def _call(name: str = "x", start: float = 0) -> tuple[Row, Row]:
+    return (
+        chat("c", start, start + 220, trace_name=name, gen_ai__response__id=f"chatcmpl-{name}"),
+        engine("e", start + 5, parent="c", trace_name=name, request_id=f"chatcmpl-{name}"),
     )
-    assert (record["legs_count"], record["match_score"]) == (3, score)
-    assert record["sources"] == "genai_client,request_log,vllm"
-    assert record["route"] == "chat"
-    assert record["intended_start_unix_ns"] == at(-30)
-    # the log knows the last token, the span only the end of the call
-    assert record["e2e_ms"] == 180
-    assert record["ttft_ms"] == 64
-    assert record["client_wait_ms"] == 30
-    assert (record["queue_ms"], record["prefill_ms"]) == (10, 40)
+
+
+CALL = _call()
+
+
+def test_a_row_that_names_a_traced_call_is_its_client_leg() -> None:
+    cases: list[tuple[Row, float]] = [
+        ({"trace_id": trace("x0")}, 1.0),
+        ({"request_id": "x1"}, 0.95),
+        ({"request_id": "chatcmpl-x2"}, 0.95),
+        ({"request_id": "my-own", "trace_id": trace("x3")}, 1.0),
+    ]
+    rows = [
+        log_row(
+            start=1000 * i + 1,
+            intended_start=1000 * i - 30,
+            ttft_ms=64.0,
+            e2e_ms=180.0,
+            route="chat",
+            source_row=i,
+            **names,
+        )
+        for i, (names, _) in enumerate(cases)
+    ]
+    spans = [row for i in range(len(cases)) for row in _call(f"x{i}", 1000 * i)]
+    for i, record in enumerate(_requests(*rows, spans=tuple(spans))):
+        assert (record["legs_count"], record["match_score"]) == (3, cases[i][1])
+        assert record["sources"] == "genai_client,request_log,vllm"
+        assert record["route"] == "chat"
+        assert record["intended_start_unix_ns"] == at(1000 * i - 30)
+        # the log knows the last token, the span only the end of the call
+        assert record["e2e_ms"] == 180
+        assert record["ttft_ms"] == 64
+        assert record["client_wait_ms"] == 30
+        assert (record["queue_ms"], record["prefill_ms"]) == (10, 40)
 
 
 @pytest.mark.parametrize("spans", [CALL, CALL[1:]])
@@ -232,12 +245,13 @@ def test_a_row_without_a_clock_takes_the_clock_of_its_call(spans: tuple[Row, ...
 
 
 def test_a_row_of_another_call_stays_apart() -> None:
-    far = _requests(log_row(request_id="x", start=600_000, e2e_ms=50.0), spans=CALL)
-    assert [r["legs_count"] for r in far] == [2, 1]
-    other = _requests(log_row(request_id="y", start=1, e2e_ms=50.0), spans=CALL)
-    assert [r["legs_count"] for r in other] == [2, 1]
-    prompt = _requests(log_row(request_id="x", start=1, e2e_ms=50.0, input_tokens=9), spans=CALL)
-    assert [r["legs_count"] for r in prompt] == [2, 1]
+    records = _requests(
+        log_row(request_id="x", start=600_000, e2e_ms=50.0),
+        log_row(request_id="y", start=2, e2e_ms=50.0),
+        log_row(request_id="x", start=3, e2e_ms=50.0, input_tokens=9),
+        spans=CALL,
+    )
+    assert [r["legs_count"] for r in records] == [2, 1, 1, 1]
 
 
 def test_rows_of_one_reused_id_go_to_the_nearest_call() -> None:

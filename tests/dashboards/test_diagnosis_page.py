@@ -133,15 +133,23 @@ def test_an_empty_view_says_so(demo_store: Path, open_app: OpenApp) -> None:
     assert not app.metric
 
 
-def test_changing_a_filter_changes_the_page(demo_store: Path, open_app: OpenApp) -> None:
+def test_changing_a_filter_changes_page_and_address(demo_store: Path, open_app: OpenApp) -> None:
     app = open_app(demo_store)
     app.selectbox(key="route").set_value("queue/short").run()
     assert metrics(app)[texts.COMPLETED] == "120"
-    # the objectives hold on top of it, and links carry both
+    assert app.query_params["route"] in ("queue/short", ["queue/short"])
+    # the objectives hold on top of it
     app.text_input(key="slo").set_value("ttft=1s").run()
     with Session.open(demo_store, route="queue/short") as session:
         wanted = diagnose(session, parse_slo("ttft=1s"))
     assert [h.value for h in app.header] == [plain(wanted.sentence)]
+    # another address in the same tab (a step back) is taken over, and a cleared filter leaves it
+    app.query_params["route"] = "pd-nixl/long"
+    app.run()
+    assert metrics(app)[texts.COMPLETED] == "15"
+    app.selectbox(key="route").set_value(None).run()
+    assert metrics(app)[texts.COMPLETED] == "332"
+    assert "route" not in app.query_params
 
 
 def test_a_pinned_view_leaves_out_what_came_later(tmp_path: Path, open_app: OpenApp) -> None:

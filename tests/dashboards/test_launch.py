@@ -65,6 +65,9 @@ def test_the_child_gets_the_store_the_token_and_no_foreign_settings(
     assert launch._environment(Path("store"), "t")[TOKEN_VARIABLE] == "t"
     command = launch._command("127.0.0.1", 8501)
     # a secret on a command line can be read by everyone on the machine
-    assert "t" not in launch._command("0.0.0.0", 8501)
+    open_to_all = launch._command("0.0.0.0", 8501)
+    assert not any("inherited" in part for part in open_to_all)
+    assert "--server.allowedHosts" in command and "--server.allowedHosts" not in open_to_all
+    assert open_to_all[open_to_all.index("--client.showErrorDetails") + 1] == "type"
     assert command[command.index("--browser.gatherUsageStats") + 1] == "false"
     assert command[command.index("--server.address") + 1] == "127.0.0.1"

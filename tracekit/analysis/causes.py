@@ -28,8 +28,8 @@ _SECOND_NS: Final = 1_000_000_000
 def suspect_requests(con: duckdb.DuckDBPyConnection) -> pa.Table:
     """Pairs (request, phase) to explain, and ordinary requests of the same phases as controls.
 
-    Columns ``request_key``, ``phase``, ``is_control`` 0/1, ``excess_ms`` [ms] (NULL for controls).
-    Beyond 50,000 the suspects are a sample by hash of the key.
+    Columns ``suspect_id``, ``request_key``, ``phase``, ``is_control`` 0/1, ``excess_ms`` [ms] (NULL
+    for controls). Beyond 50,000 the suspects are a sample by hash of the key.
     """
     phases = ", ".join(f"'{p}'" for p in STALLED_PHASES)
     suspects = con.sql(
@@ -41,7 +41,7 @@ def suspect_requests(con: duckdb.DuckDBPyConnection) -> pa.Table:
         """
     ).to_arrow_table()
     if not suspects.num_rows:
-        return suspects
+        return _numbered(suspects)
     ((rows,),) = con.sql("select count(*) from request_facts where completed = 1").fetchall()
     wanted = ", ".join(f"'{p}'" for p in sorted(set(suspects["phase"].to_pylist())))
     controls = con.sql(
@@ -56,7 +56,12 @@ def suspect_requests(con: duckdb.DuckDBPyConnection) -> pa.Table:
         from ordinary cross join (select unnest([{wanted}]) as phase)
         """
     ).to_arrow_table()
-    return pa.concat_tables([suspects, controls])
+    return _numbered(pa.concat_tables([suspects, controls]))
+
+
+def _numbered(rows: pa.Table) -> pa.Table:
+    numbers = pa.array(np.arange(1, rows.num_rows + 1), pa.int64())
+    return rows.add_column(0, "suspect_id", numbers)
 
 
 def overlap_bins(con: duckdb.DuckDBPyConnection) -> tuple[pa.Table, pa.Table]:

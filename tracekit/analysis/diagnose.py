@@ -282,6 +282,7 @@ def _finding(
         worker=workers[0][0] if workers else None,
         culprits=culprits,
         waits_last=support.waits_last(rules),
+        gaps_known=support.gaps_known,
     )
     share = float(row["share_of_misses"])
     return Finding(

@@ -40,6 +40,7 @@ class Support:
     workers: Mapping[tuple[str, str], Row]
     pressure: Sequence[Row]
     cached_share: float | None
+    gaps_known: bool
 
     def waits_last(self, rules: Rules) -> bool:
         """Whether waiting is the rule and service is normal, for the model with most arrivals."""
@@ -67,7 +68,9 @@ def support(con: duckdb.DuckDBPyConnection, attribution: Attribution) -> Support
     ).fetchall()
     slow = con.sql("select * from worker_residuals where is_slow = 1").to_arrow_table().to_pylist()
     pressure = con.sql("select * from queue_pressure order by bins desc").to_arrow_table()
-    ((cached_share,),) = con.sql("select cached_share from field_coverage").fetchall()
+    ((cached_share, n, gaps),) = con.sql(
+        "select cached_share, n, with_gaps from field_coverage"
+    ).fetchall()
     return Support(
         source=attribution.slo.source,
         tau=model.tau,
@@ -78,6 +81,7 @@ def support(con: duckdb.DuckDBPyConnection, attribution: Attribution) -> Support
         workers={(r["phase"], r["worker"]): r for r in slow},
         pressure=pressure.to_pylist(),
         cached_share=cached_share,
+        gaps_known=2 * gaps >= n > 0,
     )
 
 

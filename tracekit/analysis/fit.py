@@ -133,6 +133,7 @@ class CostModel:
             columns[f"{phase}_s1"] = [f.s1 if f else None for f in fits]
             columns[f"{phase}_error"] = [f.error if f else None for f in fits]
             columns[f"{phase}_n"] = [f.n if f else 0 for f in fits]
+            columns[f"{phase}_borrowed"] = [int(f.level != "cell") if f else 0 for f in fits]
         return pa.table(columns, schema=COST_MODEL_SCHEMA)
 
 
@@ -149,7 +150,7 @@ def _cost_model_schema() -> pa.Schema:
     for phase, terms in PHASE_TERMS.items():
         fields += [pa.field(f"{phase}_{name}", pa.float64()) for name, _ in terms]
         fields += [pa.field(f"{phase}_{c}", pa.float64()) for c in ("s0", "s1", "error")]
-        fields.append(pa.field(f"{phase}_n", pa.int64()))
+        fields += [pa.field(f"{phase}_{c}", pa.int64()) for c in ("n", "borrowed")]
     return pa.schema(fields)
 
 
@@ -299,7 +300,8 @@ def _cells(con: duckdb.DuckDBPyConnection, relation: str) -> pa.Table:
     """Each cell of a relation, with all of its requests and those that are completed."""
     keys = ", ".join(_KEYS)
     return con.sql(
-        f"select {keys}, count(*) as n, cast(sum(completed) as bigint) as completed "
+        f"select {keys}, cast(sum(completed + censored) as bigint) as n, "
+        "cast(sum(completed) as bigint) as completed "
         f"from {relation} group by {keys} order by {keys}"
     ).to_arrow_table()
 

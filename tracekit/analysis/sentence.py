@@ -79,6 +79,7 @@ class FindingWords:
     worker: str | None
     culprits: Sequence[Culprit]
     waits_last: bool = False
+    gaps_known: bool = False
 
 
 def action_for(words: FindingWords) -> str:
@@ -109,6 +110,11 @@ def action_for(words: FindingWords) -> str:
         return "shorten the context that every new token attends to"
     if words.cause == "long_prompt" and words.phase == "decode":
         return "limit output length and shorten the context that every new token attends to"
+    if words.cause == "unknown" and words.phase == "decode" and words.gaps_known:
+        return (
+            "look at batch size, KV use and clocks of the worker while these requests decoded: "
+            "their token gaps are known, what slowed the step is not"
+        )
     by_cause = _ACTIONS.get(words.cause)
     return by_cause or _ACTIONS_UNKNOWN[words.phase]
 

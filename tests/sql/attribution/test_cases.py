@@ -146,6 +146,7 @@ def test_binned_overlaps_equal_the_plain_range_join(
     con = duckdb.connect()
     rows: list[dict[str, Any]] = [
         {
+            "suspect_id": i,
             "request_key": f"s{i}",
             "phase": "decode",
             "is_control": 0,
@@ -168,14 +169,14 @@ def test_binned_overlaps_equal_the_plain_range_join(
         for i, (t, d, w) in enumerate(prefills)
     ]
     put(con, "worker_prefills", pa.Table.from_pylist(culprits))
-    rules = causes.overlap_rules(con)
+    rules, bins = causes.overlap_bins(con)
     put(con, "overlap_rules", rules)
-    put(con, "bins", causes.bins(rules["bin_ns"][0].as_py()))
+    put(con, "bins", bins)
     body = sqlfiles.load("attribution", "overlap_segments").body
-    got = con.sql(f"select request_key, culprit_key, start_unix_ns, end_unix_ns from ({body})")
+    got = con.sql(f"select suspect_id, culprit_key, start_unix_ns, end_unix_ns from ({body})")
     want = [
         (
-            s["request_key"],
+            s["suspect_id"],
             p["request_key"],
             max(s["start_unix_ns"], p["start_unix_ns"]),
             min(s["end_unix_ns"], p["end_unix_ns"]),
@@ -194,7 +195,14 @@ def test_no_interval_is_too_long_for_the_bins() -> None:
     con = duckdb.connect()
     day = 86_400_000_000_000
     start = factory.START_NS + 7
-    long = {"request_key": "s", "phase": "decode", "is_control": 0, "worker": "w", "is_stall": 0}
+    long = {
+        "suspect_id": 1,
+        "request_key": "s",
+        "phase": "decode",
+        "is_control": 0,
+        "worker": "w",
+        "is_stall": 0,
+    }
     long |= {"start_unix_ns": start, "end_unix_ns": start + 3 * day}
     put(con, "suspect_intervals", pa.Table.from_pylist([long]))
     ends = start + np.arange(1, 60) * (day // 20)
@@ -207,9 +215,9 @@ def test_no_interval_is_too_long_for_the_bins() -> None:
         }
     )
     put(con, "worker_prefills", prefills)
-    rules = causes.overlap_rules(con)
+    rules, bins = causes.overlap_bins(con)
     put(con, "overlap_rules", rules)
-    put(con, "bins", causes.bins(rules["bin_ns"][0].as_py()))
+    put(con, "bins", bins)
     body = sqlfiles.load("attribution", "overlap_segments").body
     ((n, total),) = con.sql(
         f"select count(*), sum(end_unix_ns - start_unix_ns) from ({body})"
