@@ -49,7 +49,8 @@
 -- in_first: [unix ns] first point any server leg knows
 -- in_last: [unix ns] last point any engine leg knows
 -- wall_start: [unix ns] start of the wall time
--- wall_end: [unix ns] end of the wall time
+-- wall_end: [unix ns] end of the wall time (the first token, where nothing later is known)
+-- end_known: 1 if a leg knows when the request ended
 -- path: cut (legs in sequence), client (a client alone), sweep (all else)
 with w as (
     select
@@ -201,10 +202,13 @@ x as (
             else in_first
         end as wall_start,
         case
-            when c_n > 0 then coalesce(c_last_measured, c_last_any, c_end, e_last, in_end, g_end)
+            when c_n > 0 then coalesce(c_last_measured, c_last_any, c_end, e_last, in_end, g_end,
+                coalesce(c_first_measured, c_first_any))
             when e_n + p_n > 0 then coalesce(e_last, in_end, in_last)
             else g_end
-        end as wall_end
+        end as wall_end,
+        case when coalesce(c_last_any, c_end, e_last, in_end, g_end, in_last) is not null
+            then 1 else 0 end as end_known
     from w
     left join request_groups as g on w.request_key = g.request_key
 ),
@@ -238,6 +242,7 @@ select
     x.e_worker, x.step_wait, x.e_incomplete, x.in_first, x.en_first, x.in_last,
     x.wall_start,
     case when x.wall_end > x.wall_start then x.wall_end else x.wall_start end as wall_end,
+    x.end_known,
     case
         when x.e_n = 0 and x.p_n = 0 and x.g_n = 0 and x.c_n > 0
             and x.c_send >= x.wall_start and x.c_send <= x.wall_end

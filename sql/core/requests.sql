@@ -99,7 +99,7 @@ l as (
 
 t as (
     select
-        p.request_key, p.revision, p.has_clock, p.is_pd, p.wall_start, p.wall_end,
+        p.request_key, p.revision, p.has_clock, p.is_pd, p.wall_start, p.wall_end, p.end_known,
         p.c_n, p.c_send, p.c_intended, p.c_first, p.c_last, p.c_kind, p.c_answer, p.c_last_src,
         p.e_n, p.e_first, p.e_last, p.p_first, p.e_worker, p.p_worker, p.in_first,
         -- which phases some leg could tell: the others are unknown, not zero
@@ -116,7 +116,8 @@ t as (
             or p.p_scheduled is not null then 1 else 0 end as knows_prefill,
         case when p.is_pd = 1 or p.e_kv_start is not null then 1 else 0 end as knows_kv,
         case when (p.e_first is not null and p.e_last is not null)
-            or (p.e_n = 0 and p.c_first is not null) then 1 else 0 end as knows_decode,
+            or (p.e_n = 0 and p.c_first is not null and p.end_known = 1) then 1 else 0 end
+            as knows_decode,
         -- a client's early role chunk is not a token: the engine's first token is later
         case
             when p.c_first is null then coalesce(p.e_first, p.p_first)
@@ -167,7 +168,7 @@ select
     g.attempt,
     case when t.has_clock = 1 then coalesce(t.c_send, t.in_first, t.wall_start) end as start_unix_ns,
     case when t.has_clock = 1 then t.c_intended end as intended_start_unix_ns,
-    case when t.has_clock = 1 then t.wall_end end as end_unix_ns,
+    case when t.has_clock = 1 and t.end_known = 1 then t.wall_end end as end_unix_ns,
     coalesce(l.log_model, l.c_model, l.any_model) as model,
     l.provider,
     coalesce(l.e_engine, l.any_engine) as engine,
@@ -203,8 +204,9 @@ select
             then t.stream_ns / 1e6 / (o.output_tokens / cast(g.choices as double) - 1)
         else l.tpot_ms
     end as tpot_ms,
-    (t.wall_end - t.wall_start) / 1e6 as e2e_ms,
-    case when t.wall_end > t.wall_start
+    case when t.wall_end > t.wall_start and t.end_known = 1
+        then (t.wall_end - t.wall_start) / 1e6 end as e2e_ms,
+    case when t.wall_end > t.wall_start and t.end_known = 1
         then o.output_tokens / ((t.wall_end - t.wall_start) / 1e9) end as tokens_per_s,
     case when t.knows_client_wait = 1 or f.client_wait_ms > 0 then coalesce(f.client_wait_ms, 0) end as client_wait_ms,
     case when t.knows_network = 1 or f.network_ms > 0 then coalesce(f.network_ms, 0) end as network_ms,

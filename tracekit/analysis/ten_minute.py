@@ -128,7 +128,8 @@ def ten_minute_connection(con: duckdb.DuckDBPyConnection, *, last: int = 20) -> 
 
 def _last_requests(con: duckdb.DuckDBPyConnection, last: int) -> list[dict[str, Any]]:
     usable = (
-        "from window_requests where quarantine_reason is null "
+        # rows without any time are shown too: their blanks say what was not recorded
+        "from window_requests where coalesce(quarantine_reason, 'no_wall_time') = 'no_wall_time' "
         "and coalesce(superseded_attempt, 0) = 0"
     )
     ((clockless,),) = con.sql(f"select count(*) {usable} and start_unix_ns is null").fetchall()
@@ -294,6 +295,9 @@ def _missing(done: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     return tuple(f for f in wanted if 2 * sum(r[f] is not None for r in done) < len(done))
 
 
+#: What a missing field leaves open.
+_CANNOT_RULE_OUT: Final = {"cached_tokens": "a cache miss", "queue_ms": "a wait in the queue"}
+
 _MISSING_WORDS: Final = {
     "ttft_ms": "TTFT",
     "input_tokens": "input tokens",
@@ -314,8 +318,9 @@ def _sentence(
     if missing:
         fields = ", ".join(_MISSING_WORDS[f] for f in missing)
         unsaid = f"; not recorded: {fields}"
-        if "cached_tokens" in missing or "queue_ms" in missing:
-            unsaid += ", so a cache miss or a wait cannot be ruled out"
+        doubts = [w for f, w in _CANNOT_RULE_OUT.items() if f in missing]
+        if doubts:
+            unsaid += f", so {' or '.join(doubts)} cannot be ruled out"
     if len(done) < MIN_ROWS:
         return (
             f"Not enough rows for a conclusion: {len(done)} completed requests, {MIN_ROWS} are "
@@ -338,10 +343,13 @@ def _sentence(
         share = _ttft_share(done)
         start = (
             "The first token is fast, long answers make the time"
-            if share is not None and share < _FAST_TTFT_SHARE
+            if share is not None
+            and share < _FAST_TTFT_SHARE
+            and by_input.answer != "yes"
+            and not any(r.long_ttft for r in rows)
             else "Long answers make the time"
         )
-        also = _also(by_input, by_output) if pushed_first else ""
+        also = f"; {_brief(by_input)}" if by_input.answer == "yes" else ""
         if per_token.answer == "yes":
             also += f"; {_brief(per_token)}"
         return (
@@ -362,7 +370,7 @@ def _brief(effect: LengthEffect) -> str:
     return (
         f"{time} grows with {length}, {format_ms(effect.short_ms or 0.0)} to "
         f"{format_ms(effect.long_ms or 0.0)} (rank correlation {effect.correlation or 0.0:.2f}, "
-        f"{effect.low or 0.0:.2f} to {effect.high or 0.0:.2f}, n = {effect.n})"
+        f"n = {effect.n})"
     )
 
 
