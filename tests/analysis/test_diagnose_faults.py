@@ -335,7 +335,7 @@ def test_slowest_five_percent_without_an_slo() -> None:
     assert diagnosis.slo.source == "slowest_5_percent"
     assert diagnosis.goodput is None
     assert set(diagnosis.misses.by_metric.values()) == {50}
-    assert "slowest 5 % by TTFT" in diagnosis.sentence
+    assert "requests with the slowest TTFT" in diagnosis.sentence
     thresholds = con.sql("select ttft_level, tpot_level, e2e_level from slow_thresholds").fetchall()
     assert thresholds == [("route", "route", "route")]
 

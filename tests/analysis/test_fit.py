@@ -8,6 +8,7 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.optimize import linprog
 
 from tests.analysis import factory
 from tests.analysis.factory import Traffic
@@ -17,8 +18,8 @@ from tracekit.analysis.fit import (
     PHASES,
     CostModel,
     fit_cost_model,
-    quantile_fit,
 )
+from tracekit.analysis.quantile import quantile_fit
 
 Floats = npt.NDArray[np.float64]
 
@@ -88,6 +89,51 @@ def test_no_other_nonnegative_line_fits_better(seed: int, n: int, tau: float) ->
     for _ in range(30):
         other = np.maximum(a + rng.normal(0, [5.0, 0.05]), 0)
         assert _loss(x, y, other, tau) >= best - 1e-6 * max(best, 1)
+
+
+def _reference(x: Floats, y: Floats, tau: float, weights: Floats) -> Floats:
+    """The same problem by a general solver: the multipliers of the dual linear program."""
+    reach = x.max(axis=0)
+    solved = linprog(
+        -y,
+        A_ub=(x / reach).T,
+        b_ub=np.zeros(x.shape[1]),
+        bounds=np.column_stack([-(1 - tau) * weights, tau * weights]),
+        method="highs-ds",
+    )
+    found: Floats = np.maximum(-np.asarray(solved.ineqlin.marginals), 0) / reach
+    return found
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(0, 2**32 - 1),
+    st.sampled_from([3, 8, 40, 300]),
+    st.sampled_from([0.1, 0.25, 0.5]),
+    st.integers(1, 3),
+    st.booleans(),
+)
+def test_as_good_as_a_general_solver(
+    seed: int, n: int, tau: float, terms: int, rough: bool
+) -> None:
+    rng = np.random.default_rng(seed)
+    size = np.exp(rng.normal(6, 1.2, n))
+    x = np.column_stack([np.ones(n), size, size**2 / 2])[:, :terms]
+    y = x @ (rng.exponential(50, terms) / x.mean(axis=0)) * np.exp(rng.normal(0, 0.4, n))
+    if rough:
+        # ties, zeros and no relation at all
+        y = rng.permutation(np.floor(y))
+        y[: n // 3] = 0
+    weights = 10.0 ** rng.uniform(-2, 2, n)
+    weights /= weights.mean()
+    ours = _weighted_loss(x, y, quantile_fit(x, y, tau=tau, weights=weights), tau, weights)
+    theirs = _weighted_loss(x, y, _reference(x, y, tau, weights), tau, weights)
+    assert ours <= theirs + 1e-6 * max(theirs, float(weights @ np.abs(y)) * 1e-2)
+
+
+def _weighted_loss(x: Floats, y: Floats, a: Floats, tau: float, weights: Floats) -> float:
+    off = y - x @ a
+    return float((weights * np.where(off > 0, tau * off, (tau - 1) * off)).sum())
 
 
 #: where the fitted quantile of the factory's noise (8 %) lies

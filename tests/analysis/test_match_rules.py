@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Sequence
+from itertools import permutations
 from typing import Any
 
 import pytest
@@ -430,6 +431,18 @@ def test_two_calls_that_could_hold_the_same_engine_do_not_share_it() -> None:
     found = {len(legs) for legs in Matched(legs).sets}
     assert found <= {1, 2}
     assert len(Matched(legs).sets) >= 2
+
+
+def test_any_id_of_a_call_finds_its_engine_in_whatever_order_they_came() -> None:
+    # the gateway gave the call another id, and counted the prompt in its own way
+    legs = [
+        chat("sdk", 0, 300, norm_request_id="x", input_tokens=50),
+        http_client("post", 2, 290, parent_span_id="sdk", norm_request_id="y", input_tokens=70),
+        log_row("l", 1, 280, norm_request_id="x", input_tokens=70),
+        engine("e", 5, 250, trace_id="u", norm_request_id="x", input_tokens=70),
+    ]
+    for order in permutations(legs):
+        assert Matched(order).sets == _sets("sdk post l e")
 
 
 @pytest.mark.parametrize(

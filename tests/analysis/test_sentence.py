@@ -95,8 +95,9 @@ def test_attributed() -> None:
         source="given",
     )
     assert sentence == (
-        "34 % of TTFT misses: the queue (+1.5 s over the 12 ms expected for this shape) "
-        "because they came in bursts; confidence high (0.93), n = 41"
+        "34 % of TTFT misses lost their time in the queue "
+        "(+1.5 s, over the 12 ms expected for this shape) "
+        "because they came in bursts; confidence in the phase high (0.93), n = 41"
     )
 
 
@@ -109,8 +110,10 @@ def test_shape() -> None:
         label="likely",
         source="slowest_5_percent",
     )
-    assert sentence.startswith("50 % of the slowest 5 % by TTFT: as slow as their size makes them")
-    assert "31k uncached tokens take 12 ms of prefill here" in sentence
+    assert sentence.startswith(
+        "50 % of the requests with the slowest TTFT: as slow as their size makes them"
+    )
+    assert "31k prompt tokens take 12 ms of prefill here" in sentence
 
 
 def test_culprit_and_worker_are_named() -> None:
@@ -191,7 +194,7 @@ def _sentence(
 
 def test_headline_carries_the_action_and_the_rest() -> None:
     assert _sentence((_finding(0.6),)) == (
-        "In the last hour, S, not explained 10 %; next step: do this."
+        "In the last hour, S; 10 % of all limits missed are not explained. Next: do this."
     )
 
 

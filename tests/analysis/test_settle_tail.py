@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from tests.analysis import _captures as captures
-from tests.analysis._spans import chat, engine, http, table
+from tests.analysis._spans import chat, engine, http, log_row, table
 from tests.analysis._stores import (
     NOW_NS,
     Canonical,
@@ -297,24 +297,39 @@ def test_an_attempt_that_settled_alone_is_superseded_by_its_retry(store: Store) 
     assert differences(_seen(store), expected) == []
 
 
-def test_a_call_that_turns_out_to_hold_several_gives_up_its_request(store: Store) -> None:
+@pytest.mark.parametrize("between", [True, False])
+def test_a_call_that_turns_out_to_hold_several_gives_up_its_request(
+    store: Store, between: bool
+) -> None:
+    """With clients ``between`` the outer call and its engines, or without."""
     outer = chat("outer", 0, 900)
-    inner = [
-        row
+    engines = [
+        engine(f"e{i}", 12 + 400 * i, parent=f"c{i}" if between else "outer", tokens=(50 + i, 11))
         for i in range(2)
-        for row in (
-            chat(f"c{i}", 10 + 400 * i, 300 + 400 * i, parent="outer"),
-            engine(f"e{i}", 12 + 400 * i, parent=f"c{i}", tokens=(50 + i, 11)),
-        )
     ]
-    commit(store, "spans", table("spans", [outer, inner[1]]), NOW_NS)
+    clients = [chat(f"c{i}", 10 + 400 * i, 300 + 400 * i, parent="outer") for i in range(2)]
+    late = [*clients, engines[1]] if between else [engines[1]]
+    commit(store, "spans", table("spans", [outer, engines[0]]), NOW_NS)
     Settler(store, quiet_ns=0).run_pass(NOW_NS + 1)
-    commit(store, "spans", table("spans", [inner[0], *inner[2:]]), NOW_NS + 100 * S)
-    expected = one_shot([table("spans", [outer, *inner])], [captures.empty("request_log")])
-    assert sorted(map(len, expected)) == [2, 2]
+    commit(store, "spans", table("spans", late), NOW_NS + 100 * S)
+    every = table("spans", [outer, engines[0], *late])
+    expected = one_shot([every], [captures.empty("request_log")])
+    assert sorted(map(len, expected)) == ([2, 2] if between else [1, 1])
     assert differences(_seen(store), expected) == []
     Settler(store, quiet_ns=0).run_pass(NOW_NS + 100 * S + 1)
     assert differences(_seen(store), expected) == []
+
+
+def test_a_row_that_names_nothing_is_the_same_row_long_after_it_settled(store: Store) -> None:
+    rows = table("request_log", [log_row(source_row=5, ttft_ms=30.0, e2e_ms=90.0)])
+    commit(store, "request_log", rows, NOW_NS)
+    assert Settler(store, quiet_ns=0).run_pass(NOW_NS + 1).settled == 1
+    Settler(store, quiet_ns=0).run_pass(NOW_NS + 500 * S)
+    assert _watermark(store) > NOW_NS
+    commit(store, "request_log", rows, NOW_NS + 600 * S)
+    assert len(_seen(store)) == 1
+    assert Settler(store, quiet_ns=0).run_pass(NOW_NS + 700 * S).settled == 0
+    assert len(_seen(store)) == 1
 
 
 def test_an_import_settles_at_once_unless_another_process_does(store: Store) -> None:

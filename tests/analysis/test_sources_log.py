@@ -244,6 +244,14 @@ def test_a_row_without_a_clock_takes_the_clock_of_its_call(spans: tuple[Row, ...
     assert record["quarantine_reason"] is None
 
 
+def test_a_row_joins_an_untraced_engine_of_the_completions_api() -> None:
+    (record,) = _requests(
+        log_row(request_id="x", start=1, ttft_ms=64.0, e2e_ms=180.0),
+        spans=(engine("e", 5, request_id="cmpl-x-0"),),
+    )
+    assert (record["leg_roles"], record["match_score"]) == ("client,engine", 0.95)
+
+
 def test_a_row_of_another_call_stays_apart() -> None:
     records = _requests(
         log_row(request_id="x", start=600_000, e2e_ms=50.0),

@@ -322,6 +322,27 @@ def test_a_clients_own_first_token_is_the_ttft(force_sweep: bool) -> None:
 
 
 @pytest.mark.parametrize("force_sweep", [False, True])
+def test_a_token_that_reached_the_client_after_the_engine_was_done_was_on_its_way(
+    force_sweep: bool,
+) -> None:
+    one_token = {"first_token": 600 * MS, "last_token": 600 * MS, "leg_end": 601 * MS}
+    record = _record(
+        _client(first_token=640 * MS, last_token=640 * MS, output_tokens=1),
+        _engine(**one_token, output_tokens=1),
+        force_sweep=force_sweep,
+    )
+    assert record["ttft_ms"] == 640
+    assert _known(record) == {
+        "network": 3 + 39,
+        "frontend": 7 + 1,
+        "queue": 490,
+        "prefill": 100,
+        "decode": 0,
+        "unexplained": 0,
+    }
+
+
+@pytest.mark.parametrize("force_sweep", [False, True])
 def test_phases_that_no_leg_knows_are_null_not_zero(force_sweep: bool) -> None:
     alone = _record(_client(), force_sweep=force_sweep)
     assert _known(alone) == {"queue_or_prefill": 605, "decode": 295, "unexplained": 0}

@@ -216,22 +216,32 @@ _CAUSES: Final[dict[str, str]] = {
 }
 
 
+#: An expectation below this is no number worth printing.
+_NEXT_TO_NOTHING_MS: Final = 1.0
+
+
 def finding_sentence(
     words: FindingWords, *, share: float, n: int, confidence: float, label: str, source: str
 ) -> str:
     """One finding in one sentence, without its action."""
     subject = misses_of(words.metric, source)
-    sure = f"confidence {label} ({confidence:.2f}), n = {n:,}"
+    # the confidence is about the phase: whether it is the one, not why
+    sure = f"confidence in the phase {label} ({confidence:.2f}), n = {n:,}"
     if words.is_shape:
         return (
             f"{format_share(share)} of {subject}: as slow as their size makes them, no fault "
             f"({_shape_cost(words)}); {sure}"
         )
     return (
-        f"{format_share(share)} of {subject}: {PHASE_WORDS[words.phase]} "
-        f"(+{format_ms(words.excess_ms)} over the {format_ms(words.expected_ms)} expected for this "
-        f"shape) {cause_phrase(words)}; {sure}"
+        f"{format_share(share)} of {subject} lost their time in {PHASE_WORDS[words.phase]} "
+        f"(+{format_ms(words.excess_ms)}, {_ordinary(words)}) {cause_phrase(words)}; {sure}"
     )
+
+
+def _ordinary(words: FindingWords) -> str:
+    if words.expected_ms < _NEXT_TO_NOTHING_MS:
+        return "where next to nothing is ordinary"
+    return f"over the {format_ms(words.expected_ms)} expected for this shape"
 
 
 def _shape_cost(words: FindingWords) -> str:
@@ -240,14 +250,14 @@ def _shape_cost(words: FindingWords) -> str:
     if words.phase == "decode" and words.output_tokens is not None:
         return f"{format_tokens(words.output_tokens)} output tokens take {cost} of decode here"
     if words.uncached_tokens is not None and words.phase in ("prefill", "queue_or_prefill"):
-        return f"{format_tokens(words.uncached_tokens)} uncached tokens take {cost} of {phase} here"
+        return f"{format_tokens(words.uncached_tokens)} prompt tokens take {cost} of {phase} here"
     return f"{phase} takes {cost} for this shape"
 
 
 def misses_of(metric: str, source: str) -> str:
-    """What the share is a share of: ``TTFT misses``, or ``the slowest 5 % by TTFT``."""
+    """What the share is a share of: ``TTFT misses``, or ``the requests with the slowest TTFT``."""
     word = METRIC_WORDS[metric]
-    return f"{word} misses" if source == GIVEN else f"the slowest 5 % by {word}"
+    return f"{word} misses" if source == GIVEN else f"the requests with the slowest {word}"
 
 
 def diagnosis_sentence(
@@ -279,8 +289,8 @@ def diagnosis_sentence(
     ):
         return _not_enough(reason, missing, window_text)
     top = findings[0]
-    rest = f", not explained {format_share(unexplained_share or 0.0)}"
-    return f"In {window_text}, {top.sentence}{rest}; next step: {top.action}."
+    rest = f"; {format_share(unexplained_share or 0.0)} of all limits missed are not explained"
+    return f"In {window_text}, {top.sentence}{rest}. Next: {top.action}."
 
 
 def _not_enough(reason: str | None, missing: Sequence[MissingEvidence], window_text: str) -> str:
