@@ -7,6 +7,7 @@ command line stays quick, and the app's threads never share a process with the c
 from __future__ import annotations
 
 import http.client
+import importlib.util
 import os
 import signal
 import socket
@@ -38,6 +39,7 @@ _OPTIONS: Final = {
     "client.toolbarMode": "viewer",
     "global.developmentMode": "false",
     "logger.hideWelcomeMessage": "true",
+    "logger.level": "warning",
     "runner.magicEnabled": "false",
     "server.fileWatcherType": "none",
     "server.headless": "true",
@@ -61,8 +63,11 @@ def run(
     ``port`` 0 takes a free one. ``on_ready`` gets the URL once the app answers (default: print
     it). An ``address`` that other machines can reach needs a ``token`` (TRACEKIT_DASHBOARD_TOKEN
     if not given), which readers must show. UsageError for an address that cannot be listened on,
-    SourceError if the app does not start.
+    SourceError if the app does not start, ModuleNotFoundError without the extra ``dashboard``.
     """
+    for module in ("streamlit", "altair"):
+        if importlib.util.find_spec(module) is None:
+            raise ModuleNotFoundError(f"No module named {module!r}", name=module)
     token = token or os.environ.get(TOKEN_VARIABLE) or None
     if token is None and not is_loopback(address):
         raise UsageError(
@@ -74,7 +79,7 @@ def run(
     with _child(_command(address, port), _environment(store, token)) as child:
         _wait_until_up(child, address, port)
         (on_ready or _print_url)(url)
-        if open_browser:
+        if open_browser and _has_screen():
             webbrowser.open(url)
         code = child.wait()
         return 0 if code in _ASKED_TO_END else code
@@ -126,6 +131,13 @@ def _free_port(address: str, port: int) -> int:
 def _url(address: str, port: int) -> str:
     host = f"[{address}]" if ":" in address and not address.startswith("[") else address
     return f"http://{host}:{port}"
+
+
+def _has_screen() -> bool:
+    """Whether a browser would be a window; one in the terminal would take the terminal over."""
+    if sys.platform in ("darwin", "win32"):
+        return True
+    return bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
 
 
 def _print_url(url: str) -> None:

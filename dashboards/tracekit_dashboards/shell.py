@@ -25,6 +25,12 @@ if TYPE_CHECKING:
 
 #: Seconds between two looks at the store while a page is open.
 _WATCH_S: Final = 2.0
+_ROUTES: Final = (
+    ("diagnosis", texts.DIAGNOSIS, ":material/troubleshoot:"),
+    ("requests", texts.REQUESTS, ":material/view_timeline:"),
+    ("sql", texts.SQL, ":material/database:"),
+    ("health", texts.HEALTH, ":material/health_and_safety:"),
+)
 _READER: Final = "_reader"
 _PAGES: Final = "_pages"
 
@@ -60,24 +66,14 @@ def pages() -> list[StreamlitPage]:
     """The pages, in order; made once in every run."""
     found = [
         st.Page(
-            "app_pages/diagnosis.py",
-            title=texts.DIAGNOSIS,
-            icon=":material/troubleshoot:",
-            default=True,
-        ),
-        st.Page(
-            "app_pages/requests.py",
-            title=texts.REQUESTS,
-            icon=":material/view_timeline:",
-            url_path="requests",
-        ),
-        st.Page("app_pages/sql.py", title=texts.SQL, icon=":material/database:", url_path="sql"),
-        st.Page(
-            "app_pages/health.py",
-            title=texts.HEALTH,
-            icon=":material/health_and_safety:",
-            url_path="health",
-        ),
+            f"app_pages/{name}.py",
+            title=title,
+            icon=icon,
+            help=texts.QUESTIONS[title],
+            url_path=name,
+            default=title == texts.DIAGNOSIS,
+        )
+        for name, title, icon in _ROUTES
     ]
     st.session_state[_PAGES] = {page.title: page for page in found}
     return found

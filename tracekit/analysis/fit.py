@@ -1,6 +1,6 @@
 """What a phase should take, fitted from the traffic itself: the relation ``cost_model``.
 
-Owns quantile regression, the cells, pooling, and the residuals that say how much a phase varies.
+Owns the cells, pooling, and the residuals that say how much a phase varies.
 Applying the model is the job of ``sql/attribution/request_costs.sql``.
 
 The expectation knows a request's *shape* only (tokens, cache, bytes), never concurrency or batch
@@ -18,6 +18,8 @@ import duckdb
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+
+from tracekit.analysis.quantile import quantile_fit
 
 Floats = npt.NDArray[np.float64]
 
@@ -156,36 +158,6 @@ def _cost_model_schema() -> pa.Schema:
 
 #: Columns of ``cost_model``, the same whether or not there are cells.
 COST_MODEL_SCHEMA: Final[pa.Schema] = _cost_model_schema()
-
-
-def quantile_fit(
-    features: Floats, values: Floats, *, tau: float, weights: Floats | None = None
-) -> Floats:
-    """Nonnegative linear quantile regression: coefficients >= 0 that minimise the pinball loss.
-
-    ``features`` is rows x terms (>= 0), ``values`` has a row each. Solved exactly, as the dual
-    linear program: one bounded variable a row, one constraint a term (4,000 rows take 40 ms).
-    """
-    from scipy.optimize import linprog  # 0.3 s to import, needed only where something is fitted
-
-    reach = features.max(axis=0, initial=0.0)
-    used = reach > 0
-    top = float(np.abs(values).max(initial=0.0))
-    out = np.zeros(features.shape[1])
-    if top == 0 or not used.any():
-        return out
-    w = np.ones(len(values)) if weights is None else weights / weights.mean()
-    solved = linprog(
-        -values / top,
-        A_ub=(features[:, used] / reach[used]).T,
-        b_ub=np.zeros(int(used.sum())),
-        bounds=np.column_stack([-(1 - tau) * w, tau * w]),
-        method="highs-ds",
-    )
-    if solved.status != 0:
-        raise ArithmeticError(f"the quantile fit did not converge: {solved.message}")
-    out[used] = np.maximum(-solved.ineqlin.marginals, 0.0) / reach[used] * top
-    return out
 
 
 def fit_phase(

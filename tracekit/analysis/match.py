@@ -105,6 +105,11 @@ class _Unit:
         return None
 
     @property
+    def norm_ids(self) -> set[str]:
+        """Every id that a leg of it has: a gateway may give the call one of its own."""
+        return {leg.norm_request_id for leg in self.legs if leg.norm_request_id}
+
+    @property
     def input_tokens(self) -> int | None:
         for leg in (*self.engines, *self.calls, *self.logs):
             if leg.input_tokens is not None:
@@ -374,7 +379,8 @@ def _across_traces(units: list[_Unit]) -> list[_Unit]:
     for unit in sorted(bare, key=lambda u: (u.start_ns, u.key_leg.leg_id)):
         inside = [
             e
-            for e in engines.get(unit.norm_id or "", ())
+            for norm_id in sorted(unit.norm_ids)
+            for e in engines.get(norm_id, ())
             if id(e) not in gone
             and not e.calls
             and _contains(unit, e)
@@ -395,7 +401,7 @@ def _join_logs(logs: Sequence[LegFacts], units: list[_Unit]) -> list[_Unit]:
     for unit in units:
         for trace_id in {leg.trace_id for leg in unit.legs if leg.trace_id}:
             by_trace[trace_id].append(unit)
-        for norm_id in {leg.norm_request_id for leg in unit.legs if leg.norm_request_id}:
+        for norm_id in unit.norm_ids:
             by_id[norm_id].append(unit)
     taken: set[int] = set()
     out = list(units)
@@ -463,7 +469,7 @@ def _find(
 
     if row.trace_id:
         near = [u for u in by_trace.get(row.trace_id, ()) if fits(u)]
-        named = [u for u in near if u.norm_id == row.norm_request_id]
+        named = [u for u in near if row.norm_request_id in u.norm_ids]
         unit, score = nearest(named if row.norm_request_id and named else near, 1.0)
         if unit is not None:
             return unit, score

@@ -68,8 +68,8 @@ def probe(
     Never raises for what the network does: that becomes a remark.
     """
     ports = (
-        Port(grpc_port, "grpc", _speaks(host, grpc_port)),
-        Port(http_port, "http", _speaks(host, http_port)),
+        Port(grpc_port, "grpc", _speaks(host, grpc_port, "grpc")),
+        Port(http_port, "http", _speaks(host, http_port, "http")),
     )
     remarks = [r for port in ports for r in _port_remarks(port)]
     if all(port.speaks is None for port in ports):
@@ -121,15 +121,19 @@ def probe(
     return Probe(host, ports, receiver, tuple(sent), not missing, waited, tuple(remarks))
 
 
-def _speaks(host: str, port: int) -> str | None:
-    answer = _exchange(host, port, _HTTP2_HELLO)
-    if answer is None:
-        return None
-    kind = _classify(answer)
-    if kind is None:
-        hello = f"GET /healthz HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
-        kind = _classify(_exchange(host, port, hello.encode()) or b"")
-    return kind or "unknown"
+def _speaks(host: str, port: int, expected: str) -> str | None:
+    """What the port speaks; greeted first as is expected of it, so that a receiver does not take
+    the question for a sender at the wrong port."""
+    http = f"GET /healthz HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode()
+    hellos = (_HTTP2_HELLO, http) if expected == "grpc" else (http, _HTTP2_HELLO)
+    for first, hello in zip((True, False), hellos, strict=True):
+        answer = _exchange(host, port, hello)
+        if answer is None and first:
+            return None
+        kind = _classify(answer or b"")
+        if kind is not None:
+            return kind
+    return "unknown"
 
 
 def _classify(answer: bytes) -> str | None:

@@ -1,12 +1,13 @@
 """Nonnegative linear quantile regression, solved exactly.
 
 Owns one numerical routine and knows nothing of requests. An interior point method of its own
-(Portnoy and Koenker's, with a Mehrotra corrector): the problem has two or three unknowns, takes a
-few dozen small steps, and a general solver would cost more to import than to run.
+(Portnoy and Koenker's, with Mehrotra's corrector): the problem has two or three unknowns and takes
+a dozen small steps, while a general solver costs more to import than to run.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -44,70 +45,131 @@ def quantile_fit(
     return out
 
 
-def _solve(a: Floats, y: Floats, w: Floats, tau: float) -> Floats:
-    """The dual: maximise y'x with a'x + s = b, 0 <= x <= w, s >= 0; its multipliers of s are the
-    coefficients. Names: t = w - x; z, u and c are the multipliers of x >= 0, x <= w and s >= 0."""
-    rows, terms = a.shape
-    b = (1 - tau) * (a.T @ w)
-    x = (1 - tau) * w
-    t = w - x
-    s = np.full(terms, max(1.0, 0.05 * rows))
-    free = np.full(terms, -0.1)
-    z, u, c = np.ones(rows), np.ones(rows), np.ones(terms)
-    for _ in range(_STEPS_MAX):
-        off_primal = b - a.T @ x - s
-        off_dual = -y - a @ free - z + u
-        off_slack = -free - c
-        gap = float(x @ z + t @ u + s @ c)
-        if (
-            gap < _GAP * (1 + abs(float(y @ x)))
-            and np.abs(off_primal).max() < _FEASIBLE * (1 + np.abs(b).max())
-            and np.abs(off_dual).max() < _FEASIBLE
-        ):
-            return c
-        mean = gap / (2 * rows + terms)
-        inverse = 1 / (z / x + u / t)
-        normal = (a.T * inverse) @ a + np.diag(s / c)
+@dataclass(frozen=True)
+class _Point:
+    """An interior point of the dual: maximise y'x with a'x + s = b, 0 <= x <= w, s >= 0.
 
-        def direction(
-            for_x: Floats | float, for_t: Floats | float, for_s: Floats | float
-        ) -> tuple[Floats, Floats, Floats, Floats, Floats, Floats]:
-            """The Newton step towards these products x z, t u and s c."""
-            g = for_x / x - z - for_t / t + u - off_dual  # noqa: B023
-            right = off_primal - a.T @ (inverse * g) - for_s / c + s + s / c * off_slack  # noqa: B023
-            d_free = np.linalg.solve(normal, right)  # noqa: B023
-            d_x = inverse * (a @ d_free + g)  # noqa: B023
-            d_z = for_x / x - z - z / x * d_x  # noqa: B023
-            d_u = for_t / t - u + u / t * d_x  # noqa: B023
-            d_c = off_slack - d_free  # noqa: B023
-            d_s = for_s / c - s - s / c * d_c  # noqa: B023
-            return d_free, d_x, d_z, d_u, d_s, d_c
+    ``t`` is w - x; ``z``, ``u`` and ``c`` are the multipliers of x >= 0, x <= w and s >= 0, and
+    ``free`` those of the equations. At the optimum ``c`` holds the coefficients.
+    """
 
-        # straight ahead first: how far that gets says how much to stay in the middle
-        _, d_x, d_z, d_u, d_s, d_c = direction(0.0, 0.0, 0.0)
-        primal = _reach((x, d_x), (t, -d_x), (s, d_s))
-        dual = _reach((z, d_z), (u, d_u), (c, d_c))
-        ahead = (
-            (x + primal * d_x) @ (z + dual * d_z)
-            + (t - primal * d_x) @ (u + dual * d_u)
-            + (s + primal * d_s) @ (c + dual * d_c)
-        ) / (2 * rows + terms)
-        aim = mean * (ahead / mean) ** 3
-        d_free, d_x, d_z, d_u, d_s, d_c = direction(
-            aim - d_x * d_z, aim + d_x * d_u, aim - d_s * d_c
+    x: Floats
+    t: Floats
+    s: Floats
+    z: Floats
+    u: Floats
+    c: Floats
+    free: Floats
+
+    @property
+    def products(self) -> float:
+        """The sum of what must vanish: the duality gap once both sides are feasible."""
+        return float(self.x @ self.z + self.t @ self.u + self.s @ self.c)
+
+    def moved(self, step: _Point, primal: float, dual: float) -> _Point:
+        """This point plus so much of a step."""
+        return _Point(
+            x=self.x + primal * step.x,
+            t=self.t + primal * step.t,
+            s=self.s + primal * step.s,
+            z=self.z + dual * step.z,
+            u=self.u + dual * step.u,
+            c=self.c + dual * step.c,
+            free=self.free + dual * step.free,
         )
-        primal = _INSIDE * _reach((x, d_x), (t, -d_x), (s, d_s))
-        dual = _INSIDE * _reach((z, d_z), (u, d_u), (c, d_c))
-        x = x + primal * d_x
-        t = w - x
-        s = s + primal * d_s
-        free = free + dual * d_free
-        z, u, c = z + dual * d_z, u + dual * d_u, c + dual * d_c
+
+    def lengths(self, step: _Point) -> tuple[float, float]:
+        """How much of a step, at most 1, keeps the primal and the dual side above zero."""
+        primal = _length((self.x, step.x), (self.t, step.t), (self.s, step.s))
+        return primal, _length((self.z, step.z), (self.u, step.u), (self.c, step.c))
+
+
+def _solve(a: Floats, y: Floats, w: Floats, tau: float) -> Floats:
+    rows, terms = a.shape
+    pairs = 2 * rows + terms
+    b = (1 - tau) * (a.T @ w)
+    at = _Point(
+        x=(1 - tau) * w,
+        t=tau * w,
+        s=np.full(terms, max(1.0, 0.05 * rows)),
+        z=np.ones(rows),
+        u=np.ones(rows),
+        c=np.ones(terms),
+        free=np.full(terms, -0.1),
+    )
+    for _ in range(_STEPS_MAX):
+        newton = _Newton.at(at, a, y, b)
+        if newton.is_feasible(b) and at.products < _GAP * (1 + abs(float(y @ at.x))):
+            return at.c
+        # straight ahead first: how far that gets says how much to stay in the middle
+        ahead = newton.step(0.0, 0.0, 0.0)
+        left = at.moved(ahead, *at.lengths(ahead)).products / at.products
+        aim = at.products / pairs * left**3
+        step = newton.step(
+            aim - ahead.x * ahead.z, aim - ahead.t * ahead.u, aim - ahead.s * ahead.c
+        )
+        primal, dual = at.lengths(step)
+        at = at.moved(step, _INSIDE * primal, _INSIDE * dual)
     raise ArithmeticError(f"the quantile fit did not converge in {_STEPS_MAX} steps")
 
 
-def _reach(*pairs: tuple[Floats, Floats]) -> float:
-    """The longest step, at most 1, that keeps every value above zero."""
+@dataclass(frozen=True)
+class _Newton:
+    """The linearised conditions at a point, with their normal matrix (terms x terms)."""
+
+    point: _Point
+    a: Floats
+    off_primal: Floats
+    off_dual: Floats
+    off_slack: Floats
+    inverse: Floats
+    normal: Floats
+
+    @classmethod
+    def at(cls, p: _Point, a: Floats, y: Floats, b: Floats) -> _Newton:
+        inverse = 1 / (p.z / p.x + p.u / p.t)
+        return cls(
+            point=p,
+            a=a,
+            off_primal=b - a.T @ p.x - p.s,
+            off_dual=-y - a @ p.free - p.z + p.u,
+            off_slack=-p.free - p.c,
+            inverse=inverse,
+            normal=(a.T * inverse) @ a + np.diag(p.s / p.c),
+        )
+
+    def is_feasible(self, b: Floats) -> bool:
+        return bool(
+            np.abs(self.off_primal).max() < _FEASIBLE * (1 + np.abs(b).max())
+            and np.abs(self.off_dual).max() < _FEASIBLE
+        )
+
+    def step(self, for_x: Floats | float, for_t: Floats | float, for_s: Floats | float) -> _Point:
+        """The step towards these values of the products x z, t u and s c."""
+        p = self.point
+        g = for_x / p.x - p.z - for_t / p.t + p.u - self.off_dual
+        right = (
+            self.off_primal
+            - self.a.T @ (self.inverse * g)
+            - for_s / p.c
+            + p.s
+            + p.s / p.c * self.off_slack
+        )
+        free: Floats = np.linalg.solve(self.normal, right).astype(np.float64)
+        x = self.inverse * (self.a @ free + g)
+        c = self.off_slack - free
+        return _Point(
+            x=x,
+            t=-x,
+            s=for_s / p.c - p.s - p.s / p.c * c,
+            z=for_x / p.x - p.z - p.z / p.x * x,
+            u=for_t / p.t - p.u + p.u / p.t * x,
+            c=c,
+            free=free,
+        )
+
+
+def _length(*pairs: tuple[Floats, Floats]) -> float:
     out = 1.0
     for values, change in pairs:
         falling = change < 0

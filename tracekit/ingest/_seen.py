@@ -84,6 +84,30 @@ class SeenRows:
         )
         return rows if len(fresh) == rows.num_rows else rows.take(pa.array(fresh))
 
+    def twins(self, rows: pa.Table) -> int:
+        """How many log rows without a start time say the same as rows of another file.
+
+        Their identity is file and row (there is nothing else), so they are no duplicates; but a
+        sheet that was edited and imported again looks like this.
+        """
+        if not rows.num_rows or not rows.column("start_unix_ns").null_count:
+            return 0
+        snapshot = self._snapshots["request_log"]
+        if not snapshot.files:
+            return 0
+        says = ("request_id", "input_tokens", "output_tokens", "ttft_ms", "e2e_ms", "note")
+        self._connection.register("incoming", rows.select([*says, "start_unix_ns"]))
+        columns = ", ".join(says)
+        found = self._connection.execute(
+            f"SELECT count(*) FROM (SELECT {columns} FROM incoming WHERE start_unix_ns IS NULL) "
+            f"AS n WHERE EXISTS (SELECT 1 FROM ({snapshot.scan_sql()}) AS s "
+            "WHERE s.start_unix_ns IS NULL AND "
+            + " AND ".join(f"s.{c} IS NOT DISTINCT FROM n.{c}" for c in says)
+            + ")"
+        ).fetchall()
+        self._connection.unregister("incoming")
+        return int(found[0][0])
+
     def absent(self, table: str, rows: pa.Table) -> pa.Table:
         """The rows that the store, as it is now, does not hold.
 

@@ -119,6 +119,17 @@ def detect(
         or looks_like_request_log(name, head, mapping=mapping)
     )
     if found is None:
+        columns = csv_header(head)
+        if columns:
+            names = ", ".join(repr(c) for c in columns[:12])
+            raise SourceError(
+                f"a table whose columns name nothing known: {names}",
+                where=name,
+                how="say what they hold with --map THEIRS=OURS[:unit], e.g. "
+                f"--map '{columns[-1]}=e2e_ms:s'; ours are request_id, start_unix_ns, model, "
+                "input_tokens, output_tokens, ttft_ms, e2e_ms, tokens_per_s, note and the "
+                "others of `tracekit sql --describe request_log`",
+            )
         tried = "; ".join((*OTLP_FORMATS.values(), *REQUEST_LOG_FORMATS.values()))
         raise SourceError(
             "nothing known in this file",
@@ -126,6 +137,23 @@ def detect(
             how=f"tried: {tried}; each plain, gzip or zstd",
         )
     return found
+
+
+def csv_header(head: bytes) -> list[str]:
+    """The column names of what looks like a delimited table of text; empty if it does not."""
+    try:
+        lines = head.removeprefix(_BOM).decode("utf-8", "strict").splitlines()[:3]
+    except UnicodeDecodeError:
+        # the head may end inside a character
+        lines = head.removeprefix(_BOM).decode("utf-8", "ignore").splitlines()[:3]
+    if len(lines) < 2 or lines[0][:1] in "{[<":
+        return []
+    for delimiter in (",", "\t", ";"):
+        cells = [line.count(delimiter) for line in lines if line]
+        if cells and cells[0] and len(set(cells)) == 1:
+            names = [c.strip().strip('"') for c in lines[0].split(delimiter)]
+            return names if all(n and n.isprintable() for n in names) else []
+    return []
 
 
 def _json_format(text: bytes, complete: bool) -> str | None:

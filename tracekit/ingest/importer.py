@@ -226,6 +226,11 @@ class _File:
         self._notices: dict[str, None] = {}
 
     def summary(self, file_format: str) -> FileSummary:
+        if self._duplicates and self._run.mapping and not any(self._tables.values()):
+            self.remark(
+                "every row is in the store already and stays as it was first read; --map changes "
+                "nothing there: to read the file anew, import it into a fresh --store"
+            )
         return FileSummary(
             path=self._source.name,
             format=file_format,
@@ -331,6 +336,13 @@ class _File:
         run = self._run
         rows = stamp_rows(table, rows, origin=_ORIGIN, now_unix_ns=run.now_unix_ns)
         fresh = run.seen.fresh(table, rows)
+        twins = run.seen.twins(fresh) if table == "request_log" else 0
+        if twins:
+            self.remark(
+                f"{twins} rows without a start time equal rows imported from another file (or "
+                "another state of this one) and are counted again, since nothing tells them "
+                "apart: to replace a sheet, import it into a fresh --store, or add a start time"
+            )
         if fresh.num_rows and not run.store.append(table, fresh, txn=(self._sha256, number)):
             # This batch of this file was committed before, yet its rows were not seen: another
             # import is at it right now, or they have aged out and are wanted again.
