@@ -77,16 +77,17 @@ def test_demo_in_a_terminal_starts_the_dashboard_until_interrupted(tmp_path: Pat
 def test_dashboard_command_passes_its_options_on(
     run: Run, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calls: list[tuple[Path, str, int, bool]] = []
+    calls: list[tuple[Path, str, int, bool, str | None]] = []
 
-    def take(store: Path, address: str, port: int, open_browser: bool) -> int:
-        calls.append((store, address, port, open_browser))
+    def take(store: Path, address: str, port: int, open_browser: bool, *, token: str | None) -> int:
+        calls.append((store, address, port, open_browser, token))
         return 0
 
     monkeypatch.setattr(launch, "run", take)
     assert run("dashboard").exit_code == 0
-    assert run("dashboard", "--host", "::1", "--port", 0, "--no-browser").exit_code == 0
-    assert calls == [(store, "127.0.0.1", 8501, True), (store, "::1", 0, False)]
+    more = ("--address", "::1", "--port", 0, "--no-browser", "--token", "t")
+    assert run("dashboard", *more).exit_code == 0
+    assert calls == [(store, "127.0.0.1", 8501, True, None), (store, "::1", 0, False, "t")]
 
 
 def test_dashboard_wants_a_store_and_a_token(run: Run, tmp_path: Path) -> None:

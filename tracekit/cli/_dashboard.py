@@ -11,7 +11,16 @@ from tracekit.cli import _options as opt
 
 def dashboard(
     store: opt.Store = None,
-    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    host: Annotated[
+        str,
+        typer.Option(
+            "--address", "--host", help="Address to listen on; other than loopback needs a token."
+        ),
+    ] = "127.0.0.1",
+    token: Annotated[
+        str | None,
+        typer.Option(envvar="TRACEKIT_DASHBOARD_TOKEN", help="What viewers must know."),
+    ] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port; 0 takes a free one.")] = 8501,
     no_browser: Annotated[
         bool, typer.Option("--no-browser", help="Do not open a browser.")
@@ -25,4 +34,4 @@ def dashboard(
     from tracekit_dashboards.launch import run
 
     opened = Store.open(opt.store_path(store))
-    raise typer.Exit(run(opened.path, host, port, not no_browser))
+    raise typer.Exit(run(opened.path, host, port, not no_browser, token=token))
