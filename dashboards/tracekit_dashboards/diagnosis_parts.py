@@ -165,7 +165,9 @@ def _card(finding: Finding, *, nested: bool = False) -> None:
         shell.page_of(texts.REQUESTS),
         label=texts.FINDING_OPEN,
         icon=":material/arrow_forward:",
-        query_params=link(sidebar.shared(), phase=finding.phase, cause=finding.cause),
+        query_params=link(
+            sidebar.shared(), phase=finding.phase, cause=finding.cause, metric=finding.metric
+        ),
     )
 
 

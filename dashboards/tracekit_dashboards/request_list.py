@@ -15,15 +15,17 @@ from tracekit.analysis import views
 from tracekit.analysis.session import Session
 from tracekit.analysis.views import RequestFilter
 from tracekit.errors import UsageError
-from tracekit.names import CAUSES, PHASES, STATUSES
+from tracekit.names import CAUSES, PHASES, SLO_METRICS, STATUSES
 from tracekit.report.formats import count
-from tracekit.report.texts import cause_label, phase_label
+from tracekit.report.texts import cause_label, phase_label, slo_label
 from tracekit_dashboards import tables, texts
 from tracekit_dashboards.hub import Attribution, Reader
 from tracekit_dashboards.view import REQUEST
 
 ROWS_MAX: Final = 500
 
+#: Query parameters of a verdict.
+_VERDICT: Final = ("phase", "cause", "metric")
 _ORDER: Final = "order"
 _ORDER_WIDGET: Final = "_order"
 _TABLE_PX: Final = 320
@@ -86,7 +88,7 @@ def _filters(reader: Reader) -> RequestFilter:
             bind="query-params",
         )
         slow = st.toggle(texts.SLOW_ONLY, help=texts.SLOW_HELP, key="slow", bind="query-params")
-    phase, cause = _verdict_filter()
+    phase, cause, metric = _verdict_filter()
     return RequestFilter(
         order=order,
         status=status,
@@ -95,6 +97,7 @@ def _filters(reader: Reader) -> RequestFilter:
         slow=slow,
         phase=phase,
         cause=cause,
+        metric=metric,
     )
 
 
@@ -113,25 +116,28 @@ def _order() -> str:
     return order
 
 
-def _verdict_filter() -> tuple[str | None, str | None]:
-    """Phase and cause of a verdict, as a finding's link asks for; a button takes them back."""
-    phase, cause = st.query_params.get("phase"), st.query_params.get("cause")
-    if phase is None and cause is None:
-        return None, None
+def _verdict_filter() -> tuple[str | None, str | None, str | None]:
+    """Phase, cause and metric of a verdict, as a finding's link asks; a button takes them back."""
+    phase, cause, metric = (st.query_params.get(name) for name in _VERDICT)
+    if phase is None and cause is None and metric is None:
+        return None, None, None
+    if metric is not None and metric not in SLO_METRICS:
+        raise UsageError(f"no metric {metric!r}; there are {', '.join(SLO_METRICS)}")
     if phase is not None and phase not in PHASES:
         raise UsageError(f"no phase {phase!r}; there are {', '.join(PHASES)}")
     if cause is not None and cause not in CAUSES:
         raise UsageError(f"no cause {cause!r}; there are {', '.join(CAUSES)}")
     named = [phase_label(phase)] if phase else []
     named += [cause_label(cause)] if cause else []
+    named += [slo_label(metric)] if metric else []
     with st.container(horizontal=True, vertical_alignment="center"):
         st.badge(texts.VERDICT_FILTER.format(what=", ".join(named)), icon=":material/filter_alt:")
         st.button(texts.CLEAR_FILTER, type="tertiary", on_click=_clear_verdict_filter)
-    return phase, cause
+    return phase, cause, metric
 
 
 def _clear_verdict_filter() -> None:
-    for name in ("phase", "cause"):
+    for name in _VERDICT:
         if name in st.query_params:
             del st.query_params[name]
 

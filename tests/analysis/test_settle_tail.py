@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import random
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pyarrow as pa
@@ -132,6 +134,18 @@ def test_settling_piece_by_piece_ends_as_one_derivation(
 # ---------------------------------------------------------------------------------------------
 
 
+def _failing(table_name: str) -> Callable[..., bool]:
+    """`Store.append` on a disk that is full once ``table_name`` is written to."""
+    append = Store.append
+
+    def appended(self: Store, name: str, rows: pa.Table, **more: Any) -> bool:
+        if name == table_name:
+            raise OSError("no space left on device")
+        return append(self, name, rows, **more)
+
+    return appended
+
+
 def test_passes_killed_half_way_change_nothing_and_the_next_one_mends_it(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -139,24 +153,15 @@ def test_passes_killed_half_way_change_nothing_and_the_next_one_mends_it(
     commit(store, "spans", spans, NOW_NS)
     commit(store, "request_log", log, NOW_NS)
     truth = one_shot([spans], [log])
-    append = Store.append
-    dies_at = ["phases", "requests"]
-
-    def failing(self: Store, name: str, rows: pa.Table, **more: object) -> bool:
-        if name == dies_at[0]:
-            raise OSError("no space left on device")
-        return append(self, name, rows, **more)  # type: ignore[arg-type]
-
     with Session.open(store) as session:
-        with monkeypatch.context() as patch:
-            patch.setattr(Store, "append", failing)
-            while dies_at:
+        for number, dies_at in enumerate(("phases", "requests")):
+            with monkeypatch.context() as patch:
+                patch.setattr(Store, "append", _failing(dies_at))
                 with pytest.raises(OSError, match="no space"):
-                    Settler(store, quiet_ns=0).run_pass(NOW_NS + 3 - len(dies_at))
-                dies_at.pop(0)
-                assert _watermark(store) == 0
-                session.refresh()
-                assert differences(canonical(session.con), truth) == []
+                    Settler(store, quiet_ns=0).run_pass(NOW_NS + 1 + number)
+            assert _watermark(store) == 0
+            session.refresh()
+            assert differences(canonical(session.con), truth) == []
         assert store.snapshot("legs").rows > store.snapshot("phases").rows // 2 > 0
         assert store.snapshot("requests").rows == 0
         assert differences(_seen(store), truth) == []
@@ -235,7 +240,9 @@ def test_the_watermark_never_falls_and_passes_nothing_that_waits(store: Store) -
     assert len(revisions) == 2
 
 
-def test_a_late_span_revises_its_own_request_only(store: Store) -> None:
+def test_a_late_span_revises_its_own_request_only(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     server, client = _call("late")
     both = pa.concat_tables(_call("whole", 5000))
     commit(store, "spans", server, NOW_NS)
@@ -248,6 +255,13 @@ def test_a_late_span_revises_its_own_request_only(store: Store) -> None:
     with Session.open(store) as session:
         # the tail shows the revision before it has settled
         first = NOW_NS + 3600 * S
+        assert session.con.execute(query).fetchall() == [(2, None, first), (2, first, None)]
+        # a pass that dies before `requests` has settled nothing, its legs notwithstanding
+        with monkeypatch.context() as patch:
+            patch.setattr(Store, "append", _failing("requests"))
+            with pytest.raises(OSError, match="no space"):
+                Settler(store).run_pass(NOW_NS + 3690 * S)
+        session.refresh()
         assert session.con.execute(query).fetchall() == [(2, None, first), (2, first, None)]
         report = Settler(store).run_pass(NOW_NS + 3700 * S)
         assert (report.settled, report.revised) == (1, 1)

@@ -73,7 +73,7 @@ class Overview:
 
 @dataclass(frozen=True)
 class RequestFilter:
-    """Which requests a list holds; ``phase`` and ``cause`` are those of a verdict."""
+    """Which requests a list holds; ``phase``, ``cause`` and ``metric`` are a verdict's."""
 
     order: str = "newest"
     status: str | None = None
@@ -82,11 +82,13 @@ class RequestFilter:
     slow: bool = False
     phase: str | None = None
     cause: str | None = None
+    metric: str | None = None
 
     @property
     def needs_attribution(self) -> bool:
         """Whether `attribution.define_attribution` must have been called."""
-        return self.slow or self.phase is not None or self.cause is not None
+        verdict = (self.phase, self.cause, self.metric)
+        return self.slow or any(v is not None for v in verdict)
 
 
 def overview(session: Session) -> Overview:
@@ -295,7 +297,11 @@ def _conditions(chosen: RequestFilter) -> tuple[str, dict[str, Any]]:
     if chosen.slow:
         parts.append("r.request_key in (select request_key from slow_requests)")
     verdict = []
-    for name, value in (("phase", chosen.phase), ("cause", chosen.cause)):
+    for name, value in (
+        ("phase", chosen.phase),
+        ("cause", chosen.cause),
+        ("metric", chosen.metric),
+    ):
         if value is not None:
             verdict.append(f"v.{name} = ${name}")
             params[name] = value
