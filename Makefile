@@ -20,7 +20,7 @@ demo: $(VENV)/.runtime
 	@$(BIN)/tracekit demo $(ARGS)
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest -q $(ARGS)
+	$(BIN)/python -m pytest -q -n auto $(ARGS)
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -443,6 +443,15 @@ def test_any_id_of_a_call_finds_its_engine_in_whatever_order_they_came() -> None
     ]
     for order in permutations(legs):
         assert Matched(order).sets == _sets("sdk post l e")
+    # three spans that count differently: which of them is believed must not depend on the order
+    legs = [
+        chat("sdk", 0, 300, parent_span_id="agent", input_tokens=50),
+        chat("agent", -2, 310, input_tokens=99),
+        http_client("post", 2, 290, parent_span_id="sdk"),
+        log_row("l", 1, 280, trace_id="t", input_tokens=50),
+    ]
+    found = [Matched(order).sets for order in permutations(legs)]
+    assert all(sets == found[0] for sets in found)
 
 
 @pytest.mark.parametrize(
