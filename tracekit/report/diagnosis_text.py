@@ -172,7 +172,8 @@ def finding_lines(finding: Finding) -> list[str]:
     lines = list(finding.evidence)
     unnamed = [w for w in finding.workers if not any(w in line for line in lines)]
     if unnamed:
-        lines.append(f"on {', '.join(unnamed)}")
+        also = "also " if len(unnamed) < len(finding.workers) else ""
+        lines.append(f"{also}on {', '.join(unnamed)}")
     if finding.placebo_share is not None:
         lines.append(
             f"ordinary variation alone would give {formats.percent(finding.placebo_share)}"
