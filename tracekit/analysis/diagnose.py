@@ -34,7 +34,7 @@ from tracekit.analysis.sentence import (
     finding_sentence,
 )
 from tracekit.analysis.slo import GIVEN, Slo
-from tracekit.analysis.window import ALL, Window
+from tracekit.analysis.window import ALL, Window, format_time
 from tracekit.names import SLO_METRICS
 
 if TYPE_CHECKING:
@@ -121,8 +121,24 @@ def diagnose_connection(
             missing=missing,
             min_rows=attribution.rules.min_rows,
             window_text=window.text,
+            elsewhere=_elsewhere(con) if counts.total == 0 else None,
         ),
     )
+
+
+def _elsewhere(con: duckdb.DuckDBPyConnection) -> str | None:
+    """Where the requests are that an empty window missed; None if the store holds none."""
+    ((n, first, last, models),) = con.sql(
+        "select count(*), min(start_unix_ns), max(start_unix_ns), "
+        "list(distinct model order by model) from requests"
+    ).fetchall()
+    if not n:
+        return None
+    when = ""
+    if first is not None:
+        when = f", from {format_time(first)} to {format_time(last)}"
+    named = ", ".join(m for m in models[:5] if m)
+    return f"the store holds {n:,} requests{when}" + (f" (models: {named})" if named else "")
 
 
 def _rows(con: duckdb.DuckDBPyConnection, query: str) -> list[Row]:

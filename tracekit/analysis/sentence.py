@@ -271,8 +271,14 @@ def diagnosis_sentence(
     missing: Sequence[MissingEvidence],
     min_rows: int,
     window_text: str,
+    elsewhere: str | None = None,
 ) -> str:
     """The one line: the headline finding with its action, or what is missing to have one."""
+    if requests.total == 0 and elsewhere is not None:
+        return (
+            f"Not enough evidence: no request lies in {window_text} with these filters; "
+            f"{elsewhere}; widen --since or change the filters."
+        )
     if requests.completed < min_rows and not findings:
         return (
             f"Not enough evidence: {requests.completed} completed requests in {window_text}, "
