@@ -258,7 +258,7 @@ def test_long_prompts_are_the_answer_for_slow_rag() -> None:
     diagnosis, con = _run(factory.clean(1_000, long_share=0.08), "ttft=800ms")
     rows = _verdicts(con)
     assert _share(rows, cause="long_prompt", phase="prefill", **{"class": "request_shape"}) == 1
-    assert "uncached tokens" in diagnosis.sentence
+    assert "prompt tokens" in diagnosis.sentence
     assert "prefix caching" in diagnosis.sentence
 
 

@@ -1,0 +1,189 @@
+"""Matching inside one trace: sequences, prefill/decode pairs, calls around calls, attempts.
+
+Owns rules 1 and 2 of `match`; knows nothing of other traces or of log rows.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Final
+
+from tracekit.analysis._match_unit import (
+    CALL_ROLES,
+    SAME_ARRIVAL_NS,
+    LegFacts,
+    Unit,
+    number_attempts,
+    same_tokens,
+)
+
+#: A decode leg starts at most this long after its prefill leg ended.
+_HANDOFF_NS: Final = 5_000_000_000
+
+
+def merge_sequences(engines: Sequence[LegFacts]) -> list[Unit]:
+    """Engine legs → units: the n sequences of one call are one unit."""
+    groups: dict[tuple[str | None, str | None, str], list[Unit]] = defaultdict(list)
+    units: list[Unit] = []
+    for leg in sorted(engines, key=lambda e: (e.start_ns or 0, e.leg_id)):
+        if leg.norm_request_id:
+            key = (leg.norm_request_id, leg.parent_span_id, leg.instance)
+            for unit in groups[key]:
+                first = unit.engines[0]
+                if abs(
+                    (leg.start_ns or 0) - (first.start_ns or 0)
+                ) <= SAME_ARRIVAL_NS and same_tokens(leg.input_tokens, first.input_tokens):
+                    unit.engines.append(leg)
+                    break
+            else:
+                unit = Unit(engines=[leg])
+                groups[key].append(unit)
+                units.append(unit)
+        else:
+            units.append(Unit(engines=[leg]))
+    return units
+
+
+def pair_prefill_decode(units: list[Unit]) -> list[Unit]:
+    """A one-token leg and the decode leg after it, on different instances, become one unit."""
+    by_id: dict[str, list[Unit]] = defaultdict(list)
+    for unit in units:
+        first = unit.engines[0]
+        if len(unit.engines) == 1 and first.norm_request_id and unit.prefill is None:
+            by_id[first.norm_request_id].append(unit)
+    gone: set[int] = set()
+    for same in by_id.values():
+        if len(same) < 2:
+            continue
+        same.sort(key=lambda u: (u.start_ns, u.engines[0].leg_id))
+        for i, early in enumerate(same):
+            p = early.engines[0] if early.engines else None
+            if p is None or id(early) in gone or (p.output_tokens or 0) > 1:
+                continue
+            if early.prefill is not None:
+                continue
+            for late in same[i + 1 :]:
+                d = late.engines[0]
+                if id(late) in gone or late.prefill is not None or d.instance == p.instance:
+                    continue
+                if p.input_tokens is None or p.input_tokens != d.input_tokens:
+                    continue
+                if (d.start_ns or 0) - (p.end_ns or p.start_ns or 0) > _HANDOFF_NS:
+                    continue
+                late.prefill = p
+                gone.add(id(early))
+                break
+    return [u for u in units if id(u) not in gone]
+
+
+class Trace:
+    """The candidate legs of one trace and the way up from each."""
+
+    def __init__(self, legs: Sequence[LegFacts], parents: Mapping[str, str | None]) -> None:
+        legs = sorted(legs, key=lambda leg: leg.leg_id)  # the result must not depend on their order
+        self.calls = [leg for leg in legs if leg.role in CALL_ROLES and leg.span_id]
+        self.engines = [
+            leg for leg in legs if leg.role not in CALL_ROLES and leg.source != "tracekit"
+        ]
+        self.phases = [leg for leg in legs if leg.source == "tracekit"]
+        self._parents = parents
+        self._calls_by_span: dict[str, list[LegFacts]] = defaultdict(list)
+        for leg in self.calls:
+            self._calls_by_span[leg.span_id or ""].append(leg)
+
+    def ancestors(self, leg: LegFacts) -> list[LegFacts]:
+        """Call legs above ``leg``, innermost first; a broken or circular chain just ends."""
+        out: list[LegFacts] = []
+        seen: set[str] = set()
+        at = leg.parent_span_id
+        while at and at not in seen:
+            seen.add(at)
+            out.extend(c for c in self._calls_by_span.get(at, ()) if c is not leg)
+            at = self._parents.get(at)
+        return out
+
+    def units(self) -> list[Unit]:
+        units = pair_prefill_decode(merge_sequences(self.engines))
+        above: dict[str, list[LegFacts]] = {}
+        holds: dict[str, set[int]] = defaultdict(set)
+        by_unit: dict[int, Unit] = {}
+
+        def place(unit: Unit, legs: Iterable[LegFacts]) -> None:
+            by_unit[id(unit)] = unit
+            for leg in legs:
+                chain = self.ancestors(leg)
+                above[leg.leg_id] = chain
+                for call in chain:
+                    holds[call.leg_id].add(id(unit))
+
+        for unit in units:
+            place(unit, unit.legs)
+        # tracekit's phase spans: a unit under their call, unless an engine is there too
+        by_parent: dict[str, list[LegFacts]] = defaultdict(list)
+        for leg in self.phases:
+            by_parent[leg.parent_span_id or leg.leg_id].append(leg)
+        loose: list[Unit] = []
+        for legs in by_parent.values():
+            chain = self.ancestors(legs[0])
+            inside = holds[chain[0].leg_id] if chain else set()
+            if len(inside) == 1:
+                by_unit[next(iter(inside))].phases.extend(legs)
+            else:
+                unit = Unit(phases=list(legs))
+                loose.append(unit)
+                place(unit, legs)
+        units = units + loose
+        # calls with nothing below them are requests of their own (aborted, refused, client-only);
+        # then those that nobody holds yet: they hold each other in a circle
+        with_calls_below = {c.leg_id for leg in self.calls for c in self.ancestors(leg)}
+        innermost = [c for c in self.calls if c.leg_id not in with_calls_below]
+        for call in (*innermost, *self.calls):
+            if not holds[call.leg_id]:
+                unit = Unit(calls=[call])
+                units.append(unit)
+                by_unit[id(unit)] = unit
+                holds[call.leg_id].add(id(unit))
+                for up in self.ancestors(call):
+                    holds[up.leg_id].add(id(unit))
+        _add_outer_calls([(c, [by_unit[i] for i in holds[c.leg_id]]) for c in self.calls])
+        return units
+
+
+def _add_outer_calls(calls: Sequence[tuple[LegFacts, list[Unit]]]) -> None:
+    """Calls with what lies below each: one unit gets it as outer leg, of attempts the last one."""
+    for call, units in calls:
+        if len(units) == 1 and call not in units[0].calls:
+            units[0].calls.append(call)
+    last_of: dict[frozenset[int], Unit] = {}
+    for call, units in calls:
+        held = frozenset(map(id, units))
+        if len(held) > 1 and call.source == "genai_client" and held not in last_of:
+            last = _last_attempt(units)
+            if last is not None:
+                last_of[held] = last
+    for call, units in calls:
+        if len(units) > 1:
+            found = last_of.get(frozenset(map(id, units)))
+            if found is not None:
+                found.calls.append(call)
+
+
+def _last_attempt(units: Sequence[Unit]) -> Unit | None:
+    """The last of the attempts that an inference span's library made; None if they are none."""
+    units = sorted(units, key=lambda u: (u.start_ns, u.key_leg.leg_id))
+    if not all(_is_retry(a, b) for a, b in pairwise(units)):
+        return None
+    number_attempts(units)
+    return units[-1]
+
+
+def _is_retry(a: Unit, b: Unit) -> bool:
+    # a client that gave up does not wait for the engine to notice
+    over_ns = max((c.end_ns or 0 for c in a.calls), default=a.end_ns)
+    if over_ns > b.start_ns or not same_tokens(a.input_tokens, b.input_tokens):
+        return False
+    if a.engines and b.engines:
+        return a.input_tokens is not None and b.input_tokens is not None
+    return any(call.failed for call in a.calls)

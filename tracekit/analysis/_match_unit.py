@@ -1,0 +1,141 @@
+"""What is gathered while legs are matched: the facts of a leg, and a unit of legs.
+
+Owns the shapes and what a unit says of itself; who belongs to whom is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+#: The sequences of one n > 1 call carry one arrival time; this much is rounding.
+SAME_ARRIVAL_NS: Final = 1_000
+#: Slack when a call of one clock must contain a leg of another.
+CLOCK_SLACK_NS: Final = 2_000_000_000
+
+CALL_ROLES: Final = frozenset({"client", "gateway", "router"})
+
+
+class LegFacts(NamedTuple):
+    """What the matching needs of a leg; times in unix ns (or from the request's start)."""
+
+    leg_id: str
+    role: str
+    source: str
+    trace_id: str | None
+    span_id: str | None
+    parent_span_id: str | None
+    norm_request_id: str | None
+    instance: str
+    input_tokens: int | None
+    output_tokens: int | None
+    start_ns: int | None
+    end_ns: int | None
+    has_clock: int
+    failed: int = 0
+    attempt: int | None = None
+
+
+class Assignment(NamedTuple):
+    """One row of the relation ``leg_request``."""
+
+    leg_id: str
+    request_key: str
+    role: str
+    match_score: float
+
+
+class Group(NamedTuple):
+    """One row of the relation ``request_groups``.
+
+    Of a client's later attempt, ``first_start_ns`` is when the first one started and
+    ``attempt_start_ns`` when it started itself; both are None for first attempts.
+    """
+
+    request_key: str
+    attempt: int
+    superseded_attempt: int
+    first_start_ns: int | None
+    attempt_start_ns: int | None
+    choices: int
+    legs_count: int
+    leg_roles: str
+    sources: str
+    match_score: float
+
+
+@dataclass(eq=False)
+class Unit:
+    """Legs of one generation while they are gathered."""
+
+    engines: list[LegFacts] = field(default_factory=list)
+    prefill: LegFacts | None = None
+    calls: list[LegFacts] = field(default_factory=list)
+    phases: list[LegFacts] = field(default_factory=list)
+    logs: list[LegFacts] = field(default_factory=list)
+    score: float = 1.0
+    attempt: int = 1
+    superseded: bool = False
+    first_start_ns: int | None = None
+    attempt_start_ns: int | None = None
+
+    @property
+    def norm_id(self) -> str | None:
+        for leg in (*self.engines, *self.calls, *self.logs):
+            if leg.norm_request_id:
+                return leg.norm_request_id
+        return None
+
+    @property
+    def norm_ids(self) -> set[str]:
+        """Every id that a leg of it has: a gateway may give the call one of its own."""
+        return {leg.norm_request_id for leg in self.legs if leg.norm_request_id}
+
+    @property
+    def input_tokens(self) -> int | None:
+        for leg in (*self.engines, *self.calls, *self.logs):
+            if leg.input_tokens is not None:
+                return leg.input_tokens
+        return None
+
+    @property
+    def legs(self) -> list[LegFacts]:
+        head = [self.prefill] if self.prefill else []
+        return [*self.logs, *self.calls, *head, *self.engines, *self.phases]
+
+    @property
+    def start_ns(self) -> int:
+        starts = [leg.start_ns for leg in self.legs if leg.start_ns is not None]
+        return min(starts) if starts else 0
+
+    @property
+    def end_ns(self) -> int:
+        ends = [leg.end_ns for leg in self.legs if leg.end_ns is not None]
+        return max(ends) if ends else self.start_ns
+
+    @property
+    def key_leg(self) -> LegFacts:
+        """The leg that names the request: the engine's, so that a late client changes nothing."""
+        spans = [e for e in self.engines if e.source != "request_log"]
+        if len(spans) == 1 and self.prefill is None:
+            return spans[0]
+        calls = [c for c in self.calls if c.source != "request_log"]
+        for legs in ([self.prefill] if self.prefill else [], spans, calls, self.phases):
+            if legs and not (legs is self.phases and self.logs):
+                return min(legs, key=lambda leg: (leg.start_ns or 0, leg.leg_id))
+        return min(self.logs, key=lambda leg: (leg.start_ns or 0, leg.leg_id))
+
+
+def same_tokens(a: int | None, b: int | None) -> bool:
+    return a is None or b is None or a == b
+
+
+def number_attempts(units: Sequence[Unit]) -> None:
+    first, last = units[0], units[-1]
+    for number, unit in enumerate(units, start=1):
+        unit.attempt = max(number, unit.attempt)
+        unit.superseded = unit.superseded or unit is not last
+        if unit is not first:
+            unit.first_start_ns = first.start_ns
+            unit.attempt_start_ns = unit.start_ns
