@@ -64,19 +64,15 @@ def summarize(text: str) -> GapSummary | None:
     ordered = sorted(gaps)
     median = _median(ordered)
     limit = max(_STALL_FACTOR * median, _STALL_FLOOR_US)
-    keep_from = min(limit + 1, ordered[-LONGEST_KEPT] if n - 1 > LONGEST_KEPT else 0)
+    # sorted() is stable: of equal gaps the earlier ones are kept
+    longest = set(sorted(range(len(gaps)), key=lambda i: -gaps[i])[:LONGEST_KEPT])
     kept = []
     stall_us = 0
-    room = LONGEST_KEPT
     for i, gap in enumerate(gaps):
-        if gap < keep_from:
-            continue
         is_stall = gap > limit
         if is_stall:
             stall_us += gap - median
-        elif room <= 0:
-            # ties at the threshold: the earlier ones are kept
+        elif i not in longest:
             continue
-        room -= 1
         kept.append(Gap(i + 1, at[i], at[i + 1], chunks.tokens[i + 1], is_stall, gap - median))
     return GapSummary(n, sum(chunks.tokens), median, ordered[-1], stall_us, tuple(kept))
