@@ -74,6 +74,7 @@ l as (
         max(case when tokens_source = 'estimated' then 1 else 0 end) as tokens_estimated,
         max(streaming) as streaming,
         sum(case when role = 'client' then 1 else 0 end) as c_n,
+        max(case when role = 'client' and status = 'ok' then 1 else 0 end) as c_ok,
         max(case when role = 'client' and status = 'aborted' then 1 else 0 end) as c_aborted,
         max(case when role = 'client' and status = 'timeout' then 1 else 0 end) as c_timeout,
         max(case when role = 'client' and status = 'error' then 1 else 0 end) as c_error,
@@ -101,7 +102,7 @@ t as (
     select
         p.request_key, p.revision, p.has_clock, p.is_pd, p.wall_start, p.wall_end, p.end_known,
         p.c_n, p.c_send, p.c_intended, p.c_first, p.c_last, p.c_kind, p.c_answer, p.c_last_src,
-        p.e_n, p.e_first, p.e_last, p.p_first, p.e_worker, p.p_worker, p.in_first,
+        p.e_n, p.e_first, p.e_last, p.p_first, p.e_worker, p.p_worker, p.in_first, p.in_last, p.c_end,
         -- which phases some leg could tell: the others are unknown, not zero
         case when p.c_intended is not null then 1 else 0 end as knows_client_wait,
         case when p.c_n > 0 and (p.g_recv is not null or p.p_recv is not null
@@ -226,6 +227,11 @@ select
     case
         when l.leg_quarantine is not null then l.leg_quarantine
         when t.wall_end <= t.wall_start then 'no_wall_time'
+        -- a server cannot receive before the client sends, nor answer after the client has it all:
+        -- beyond what clocks of one site differ, no phase of such a request can be believed
+        when l.c_n > 0 and l.c_ok = 1 and l.any_aborted + l.any_timeout + l.any_error = 0
+            and (t.in_first < t.c_send - 50000000 or t.in_last > t.c_end + 50000000)
+            then 'clock_skew'
         when t.wall_end - t.wall_start > 86400000000000 then 'absurd_duration:e2e'
         when l.any_input < 0 or o.output_tokens < 0 then 'negative_tokens'
         when l.any_input > 1000000000000 or o.output_tokens > 1000000000000 then 'absurd_tokens'

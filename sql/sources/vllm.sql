@@ -57,11 +57,17 @@ q as (
             when decode_ns < 0 then 'negative_duration:decode'
             when ttft_ns < 0 then 'negative_duration:ttft'
             when e2e_ns < 0 then 'negative_duration:e2e'
+            -- unset timestamps are 0.0 in the engine
+            when ttft_ns = 0 then 'unset_duration:ttft'
             when queue_ns > wall_ns + 1000000000 then 'absurd_duration:queue'
             when prefill_ns > wall_ns + 1000000000 then 'absurd_duration:prefill'
             when decode_ns > wall_ns + 1000000000 then 'absurd_duration:decode'
             when ttft_ns > wall_ns + 1000000000 then 'absurd_duration:ttft'
             when e2e_ns > wall_ns + 1000000000 then 'absurd_duration:e2e'
+            -- two clocks differ by little; more than that contradicts itself
+            when ttft_ns > e2e_ns + 50000000 then 'inconsistent_durations:ttft>e2e'
+            when queue_ns + prefill_ns > ttft_ns + 50000000
+                then 'inconsistent_durations:queue+prefill>ttft'
         end as bad
     from d
 ),

@@ -93,8 +93,9 @@ def _find(
 
     if row.trace_id:
         near = [u for u in by_trace.get(row.trace_id, ()) if fits(u)]
-        named = [u for u in near if row.norm_request_id in u.norm_ids]
-        unit, score = nearest(named if row.norm_request_id and named else near, 1.0)
+        if len(near) > 1 and row.norm_request_id:
+            near = [u for u in near if row.norm_request_id in u.norm_ids] or near
+        unit, score = nearest(near, 1.0)
         if unit is not None:
             return unit, score
     if row.norm_request_id:

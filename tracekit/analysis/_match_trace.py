@@ -6,7 +6,7 @@ Owns rules 1 and 2 of `match`; knows nothing of other traces or of log rows.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Final
 
@@ -46,8 +46,13 @@ def merge_sequences(engines: Sequence[LegFacts]) -> list[Unit]:
     return units
 
 
-def pair_prefill_decode(units: list[Unit]) -> list[Unit]:
-    """A one-token leg and the decode leg after it, on different instances, become one unit."""
+def pair_prefill_decode(
+    units: list[Unit], *, apart: Callable[[LegFacts, LegFacts], bool] | None = None
+) -> list[Unit]:
+    """A one-token leg and the decode leg after it, on different instances, become one unit.
+
+    ``apart`` says that two legs belong to two calls, whatever ids they share.
+    """
     by_id: dict[str, list[Unit]] = defaultdict(list)
     for unit in units:
         first = unit.engines[0]
@@ -71,6 +76,8 @@ def pair_prefill_decode(units: list[Unit]) -> list[Unit]:
                 if p.input_tokens is None or p.input_tokens != d.input_tokens:
                     continue
                 if (d.start_ns or 0) - (p.end_ns or p.start_ns or 0) > _HANDOFF_NS:
+                    continue
+                if apart is not None and apart(p, d):
                     continue
                 late.prefill = p
                 gone.add(id(early))
@@ -104,8 +111,20 @@ class Trace:
             at = self._parents.get(at)
         return out
 
+    def _apart(self, a: LegFacts, b: LegFacts) -> bool:
+        """Under two inference spans of an application, not under one proxy that made two calls."""
+        above_a, above_b = self.ancestors(a), self.ancestors(b)
+
+        def inference(chain: list[LegFacts]) -> str | None:
+            return next((c.leg_id for c in chain if c.source == "genai_client"), None)
+
+        if inference(above_a) == inference(above_b):
+            return False
+        servers = {c.leg_id for c in above_a if c.role != "client"}
+        return not any(c.leg_id in servers for c in above_b)
+
     def units(self) -> list[Unit]:
-        units = pair_prefill_decode(merge_sequences(self.engines))
+        units = pair_prefill_decode(merge_sequences(self.engines), apart=self._apart)
         above: dict[str, list[LegFacts]] = {}
         holds: dict[str, set[int]] = defaultdict(set)
         by_unit: dict[int, Unit] = {}

@@ -103,8 +103,12 @@ def _redraw(rows: pa.Table, model: CostModel, rules: Rules) -> npt.NDArray[np.fl
     for index in np.unique(cell):
         noise = _draw(model.residuals[index][:, seen], draws, int(index))
         in_cell = np.flatnonzero(cell == index)
+        # most shapes are quiet in every draw, even the one that takes least off
+        gate = np.maximum(rules.min_excess_ms, rules.scale_factor * scale[in_cell])
+        quiet = (excess[in_cell] - noise.min(axis=0) * scale[in_cell] < gate).all(axis=1)
+        out[in_cell[quiet & is_shape[in_cell]]] = 1.0
         for shapes in (False, True):
-            left = in_cell[is_shape[in_cell] == shapes]
+            left = in_cell[(is_shape[in_cell] == shapes) & ~(quiet & is_shape[in_cell])]
             for start in range(0, len(left), _CHUNK_ROWS):
                 at = left[start : start + _CHUNK_ROWS]
                 spread = noise[None, :, :] * scale[at][:, None, :]

@@ -11,8 +11,8 @@ The connection must have the relations ``spans`` (raw spans, duplicates allowed)
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 import duckdb
@@ -40,12 +40,13 @@ _DAY: Final = "strftime(make_timestamp({} // 1000), '%Y-%m-%d')"
 class Known:
     """Request keys that settled legs already have: leg id → request key, key → its revision.
 
-    ``superseded`` holds the keys that settled as superseded attempts.
+    ``tried`` holds how keys settled that were not the only attempt: (attempt, superseded_attempt,
+    intended start [unix ns]).
     """
 
     key_of_leg: Mapping[str, str]
     revision_of_key: Mapping[str, int]
-    superseded: Set[str] = frozenset()
+    tried: Mapping[str, tuple[int, int, int | None]] = field(default_factory=dict)
 
 
 NOTHING_KNOWN: Final = Known({}, {})
@@ -154,6 +155,13 @@ def _match(
     return match(legs, parents)
 
 
+def _tried_alike(group: Group, settled: tuple[int, int, int | None]) -> bool:
+    """Whether a request settled as the attempt that it is: a try before or after it may be late."""
+    if (group.attempt, group.superseded_attempt) != settled[:2]:
+        return False
+    return group.first_start_ns is None or group.first_start_ns == settled[2]
+
+
 def _keep_keys(
     facts: Sequence[LegFacts], assignments: list[Assignment], groups: list[Group], known: Known
 ) -> tuple[list[Assignment], list[Group], dict[str, str]]:
@@ -176,9 +184,9 @@ def _keep_keys(
         if (
             len(old) == 1
             and all(leg in known.key_of_leg for leg in legs)
-            # legs that went over to a call that came later, a retry of this call that came later
+            # legs may have gone over to a call that came later
             and not any(leg in trace_of for leg in settled_of[old[0]] - legs)
-            and (old[0] in known.superseded) == (group.superseded_attempt == 1)
+            and _tried_alike(group, known.tried.get(old[0], (1, 0, None)))
         ):
             rename[group.request_key] = None
             taken.add(old[0])

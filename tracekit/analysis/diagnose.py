@@ -45,6 +45,9 @@ _NAMED: Final = 5
 
 #: A finding that the requests' own size explains yields the headline to a fault of similar share.
 _SHAPE_WEIGHT: Final = 0.8
+#: Without a limit every metric has its slowest 5 %, and ordinary large requests are among them: a
+#: fault of much smaller share is still the headline.
+_SHAPE_WEIGHT_NO_LIMIT: Final = 0.25
 
 Row = dict[str, Any]
 
@@ -252,8 +255,11 @@ def _findings(
     workers = _workers(con)
     support = ev.support(con, attribution)
 
+    given = attribution.slo.source == GIVEN
+    shape_weight = _SHAPE_WEIGHT if given else _SHAPE_WEIGHT_NO_LIMIT
+
     def rank(row: Row) -> tuple[float, float, str, str, str]:
-        weight = _SHAPE_WEIGHT if row["class"] == "request_shape" else 1.0
+        weight = shape_weight if row["class"] == "request_shape" else 1.0
         score = row["share_of_misses"] * row["confidence"] * weight
         return (-score, -row["total_excess_ms"], row["metric"], row["phase"], row["cause"])
 

@@ -62,7 +62,11 @@ def support(con: duckdb.DuckDBPyConnection, attribution: Attribution) -> Support
     for cell in model.cells:
         for phase, fit in cell.fits.items():
             n, error = errors.get(phase, (0.0, 0.0))
-            errors[phase] = (n + fit.n, error + fit.n * fit.error)
+            if fit.level == "cell":
+                errors[phase] = (n + fit.n, error + fit.n * fit.error)
+            elif fit.n > n:
+                # a pool holds its cells' requests again: the largest alone says how many there are
+                errors[phase] = (float(fit.n), fit.n * fit.error)
     overlap = con.sql(
         "select phase, avg(usual_share) as share from suspect_overlaps group by phase"
     ).fetchall()

@@ -38,6 +38,10 @@ from tracekit.analysis._match_unit import (
 __all__ = ["Assignment", "Group", "LegFacts", "match", "needs_parents"]
 
 
+#: Untraced legs of one request id: a pair, or a pair and its retry; more is a constant id.
+_SHARED_ID_MAX: Final = 4
+
+
 def _contains(outer: Unit, inner: Unit) -> bool:
     return (
         outer.start_ns - CLOCK_SLACK_NS <= inner.start_ns
@@ -76,7 +80,8 @@ def _across_traces(units: list[Unit]) -> list[Unit]:
             else:
                 kept.append(unit)
         before = len(kept)
-        paired = pair_prefill_decode(kept)
+        # an id that many calls carry names none of them
+        paired = pair_prefill_decode(kept) if before <= _SHARED_ID_MAX else kept
         if len(paired) < before:
             for unit in paired:
                 if unit.prefill is not None:

@@ -44,6 +44,12 @@ LOG_LEG_ID: Final = "substr(md5(log_key), 1, 24)"
 
 _NEVER: Final = "select * from ({}) where false"
 
+#: How a request settled as an attempt; NULL for the first and only one, as nearly all are.
+_TRIED: Final = (
+    "case when attempt > 1 or superseded_attempt = 1 "
+    "then [attempt, superseded_attempt, intended_start_unix_ns] end"
+)
+
 
 class Snapshots(Protocol):
     """Anything that hands out snapshots by table name: a StoreReader, or pinned ones."""
@@ -81,11 +87,11 @@ def done_legs(con: duckdb.DuckDBPyConnection, store: Snapshots, *, since_unix_ns
         f"""
         create or replace temp table done as
         with r as (
-            select request_key, max(revision) as revision, max_by(merged_into, revision) as gone,
-                max_by(superseded_attempt, revision) as superseded
+            select request_key, max(revision) as revision, arg_max_null(merged_into, revision) as gone,
+                arg_max_null({_TRIED}, revision) as tried
             from ({requests.scan_sql()}) where revision >= {since_unix_ns} group by request_key
         )
-        select l.leg_id, l.request_key, l.revision, l.trace_id, r.superseded
+        select l.leg_id, l.request_key, l.revision, l.trace_id, r.tried
         from ({legs.scan_sql()}) as l
         join r on l.request_key = r.request_key and l.revision = r.revision and r.gone is null
         where l.revision >= {since_unix_ns}
@@ -120,25 +126,25 @@ def add_related(con: duckdb.DuckDBPyConnection, store: Snapshots) -> Known:
                 or l.leg_id in (select leg_id from new_legs)
         ),
         r as (
-            select request_key, max(revision) as revision, max_by(merged_into, revision) as gone,
-                max_by(superseded_attempt, revision) as superseded
+            select request_key, max(revision) as revision, arg_max_null(merged_into, revision) as gone,
+                arg_max_null({_TRIED}, revision) as tried
             from ({requests.scan_sql()})
             where request_key in (select request_key from hit)
             group by request_key
         ),
         keys as (
-            select distinct r.request_key, r.revision, r.superseded
+            select distinct r.request_key, r.revision, r.tried
             from r join hit on hit.request_key = r.request_key and hit.revision = r.revision
             where r.gone is null
         )
         -- all legs of the requests that were hit, not only those that share an id
-        select l.leg_id, l.request_key, l.revision, l.trace_id, l.source, keys.superseded
+        select l.leg_id, l.request_key, l.revision, l.trace_id, l.source, keys.tried
         from ({legs.scan_sql()}) as l
         join keys on l.request_key = keys.request_key and l.revision = keys.revision
         """
     )
-    rows = con.execute("select leg_id, request_key, revision, superseded from related").fetchall()
-    done = con.execute("select leg_id, request_key, revision, superseded from done").fetchall()
+    rows = con.execute("select leg_id, request_key, revision, tried from related").fetchall()
+    done = con.execute("select leg_id, request_key, revision, tried from done").fetchall()
     spans = store.snapshot("spans")
     log = store.snapshot("request_log")
     if rows:
@@ -160,5 +166,5 @@ def add_related(con: duckdb.DuckDBPyConnection, store: Snapshots) -> Known:
     return Known(
         {leg: key for leg, key, _, _ in (*done, *rows)},
         {key: revision for _, key, revision, _ in (*done, *rows)},
-        {key for _, key, _, superseded in (*done, *rows) if superseded == 1},
+        {key: (t[0], t[1], t[2]) for _, key, _, t in (*done, *rows) if t is not None},
     )

@@ -24,6 +24,8 @@ _UNIT_NS: Final[dict[str, int]] = {
 }
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(ns|us|ms|s|m|h|d|w)")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_FIRST_NS: Final = -62_135_596_800 * 10**9
+_LAST_NS: Final = 253_402_300_800 * 10**9
 _HOW: Final = (
     "write an ISO time (2026-11-29T10:00Z), unix ns, a duration back from now (15m) or A..B"
 )
@@ -85,6 +87,8 @@ def _time_ns(text: str, now_unix_ns: int) -> int:
 
 def format_time(unix_ns: int) -> str:
     """``2026-11-29 10:00:00 UTC`` for people; seconds are floored."""
+    if not _FIRST_NS <= unix_ns < _LAST_NS:
+        raise UsageError(f"the time {unix_ns} ns lies outside the years 1 to 9999; {_HOW}")
     return datetime.fromtimestamp(unix_ns // 1_000_000_000, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 

@@ -29,7 +29,10 @@ def diagnose(
     model: opt.Model = None,
     route: opt.Route = None,
     fail: Annotated[
-        bool, typer.Option("--fail", help="Exit 1 if a request misses an objective of --slo.")
+        bool,
+        typer.Option(
+            "--fail", help="Exit 1 if a request misses an objective of --slo, or there is none."
+        ),
     ] = False,
     explain: Annotated[
         bool, typer.Option("--explain", help="Also show what was expected: the cost model.")
@@ -76,5 +79,6 @@ def diagnose(
 
             console.print("\nwhat was expected (cost model)")
             console.print(rows_text.render(cells, width=console.width))
-    if fail and result.misses.total > 0:
+    if fail and (result.misses.total > 0 or result.requests.total == 0):
+        # a gate that saw no request has nothing to pass on
         raise typer.Exit(GATE_FAILED)

@@ -78,6 +78,11 @@ def expand(paths: Sequence[str]) -> list[tuple[str, bool]]:
         if path == STANDARD_INPUT or os.path.isfile(path):
             out.append((path, True))
         elif os.path.isdir(path):
+            if os.path.exists(os.path.join(path, "tracekit-store.json")):
+                raise UsageError(
+                    f"{path} is a tracekit store, not a folder of recordings; read it with "
+                    f"--store {path}, or take rows out with `tracekit store export`"
+                )
             out += [(file, False) for file in _files_beneath(path)]
         elif os.path.exists(path):
             out.append((path, True))  # a named pipe, a device: read as it comes

@@ -3,15 +3,35 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from typing import IO, Final
 
 from rich import box
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
 from rich.table import Table
 
 #: Width where the output is no terminal (a file, a pipe) and COLUMNS says nothing.
 _PIPE_WIDTH: Final = 110
 _NARROWEST: Final = 40
+
+
+#: Control characters but the line feed: ids and notes come from outside and must not steer the
+#: reader's terminal.
+_CONTROL: Final = dict.fromkeys(c for c in (*range(32), *range(127, 160)) if c != 10)
+
+
+class _Console(Console):
+    """Prints text without the control characters that data may hold."""
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            if segment.control or segment.text.isprintable():
+                yield segment
+            else:
+                yield Segment(segment.text.translate(_CONTROL), segment.style)
 
 
 def make_console(stream: IO[str], *, width: int | None = None) -> Console:
@@ -21,7 +41,7 @@ def make_console(stream: IO[str], *, width: int | None = None) -> Console:
     """
     if width is None and not stream.isatty():
         width = _columns() or _PIPE_WIDTH
-    console = Console(
+    console = _Console(
         file=stream,
         width=width,
         highlight=False,
