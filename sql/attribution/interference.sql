@@ -1,8 +1,8 @@
 -- Who stalled whom: where others' prefills explain a request's lost time, that time shared out over
--- them by overlap times prompt tokens. A lower bound: what a culprit delayed at second hand is not
+-- them by what they can have cost, times prompt tokens. A lower bound: what a culprit delayed at second hand is not
 -- in it.
 -- grain: one row per stalled request, phase and culprit.
--- inputs: suspect_overlaps, overlap_segments, requests, attribution_rules
+-- inputs: suspect_overlaps, overlap_pairs, requests, attribution_rules
 -- request_key: identity of the request that lost time
 -- phase: phase in which it lost it
 -- culprit_key: request_key of the request that was prefilling
@@ -25,10 +25,10 @@ pairs as (
     select
         s.suspect_id as suspect_id,
         g.culprit_key as culprit_key,
-        sum(cast(g.end_unix_ns - g.start_unix_ns as double)) / 1e6 as overlap_ms
+        g.overlap_ms as overlap_ms,
+        g.cost_ms as cost_ms
     from stalled as s
-    join overlap_segments as g on s.suspect_id = g.suspect_id
-    group by s.suspect_id, g.culprit_key
+    join overlap_pairs as g on s.suspect_id = g.suspect_id
 ),
 
 culprits as (
@@ -51,8 +51,8 @@ weighed as (
         k.request_id as request_id,
         k.input_tokens as input_tokens,
         p.overlap_ms as overlap_ms,
-        p.overlap_ms * cast(coalesce(k.input_tokens, 1) as double) as weight,
-        sum(p.overlap_ms * cast(coalesce(k.input_tokens, 1) as double)) over (
+        p.cost_ms * cast(coalesce(k.input_tokens, 1) as double) as weight,
+        sum(p.cost_ms * cast(coalesce(k.input_tokens, 1) as double)) over (
             partition by p.suspect_id
         ) as total_weight
     from pairs as p

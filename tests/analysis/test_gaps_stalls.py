@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tracekit.analysis.gaps import LONGEST_KEPT, summarize
-from tracekit.chunks import pack
+from tracekit.chunks import MAX_OFFSET_US, pack
 
 
 def _at(gaps: list[int]) -> list[int]:
@@ -68,6 +68,9 @@ def test_tokens_of_a_gap_are_those_of_the_chunk_that_ended_it() -> None:
     assert summary.tokens == 8
 
 
-@pytest.mark.parametrize("text", ["", "garbage", "1:%%%", "2:AAAA", "1:"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "garbage", "1:%%%", "2:AAAA", "1:", pack([0, MAX_OFFSET_US]), pack([-MAX_OFFSET_US, 0])],
+)
 def test_text_that_is_no_stream_gives_nothing(text: str) -> None:
     assert summarize(text) is None

@@ -296,19 +296,24 @@ def test_two_requests_that_turn_out_to_be_one_are_merged(store: Store) -> None:
     assert gone != into == kept[0]
 
 
-def test_an_attempt_that_settled_alone_is_superseded_by_its_retry(store: Store) -> None:
-    first = engine("e0", 5, parent="c", request_id="chatcmpl-a")
-    rest = [
+@pytest.mark.parametrize("late", ["retry", "first"])
+def test_attempts_find_each_other_whichever_settled_first(store: Store, late: str) -> None:
+    retry = [
         engine("e1", 500, parent="c", request_id="chatcmpl-b"),
         chat("c", 0, 700, gen_ai__usage__output_tokens=11),
     ]
-    commit(store, "spans", table("spans", [first]), NOW_NS)
+    first = [engine("e0", 5, parent="c", request_id="chatcmpl-a")]
+    then = retry if late == "retry" else first
+    commit(store, "spans", table("spans", first if late == "retry" else retry), NOW_NS)
     Settler(store, quiet_ns=0).run_pass(NOW_NS + 1)
-    commit(store, "spans", table("spans", rest), NOW_NS + 100 * S)
-    expected = one_shot([table("spans", [first, *rest])], [captures.empty("request_log")])
+    commit(store, "spans", table("spans", then), NOW_NS + 100 * S)
+    expected = one_shot([table("spans", [*first, *retry])], [captures.empty("request_log")])
     assert differences(_seen(store), expected) == []
     assert _settled(store, NOW_NS + 200 * S) == (2, 1, 0)
     assert differences(_seen(store), expected) == []
+    # once more of the same settles nothing again
+    commit(store, "spans", table("spans", then), NOW_NS + 300 * S)
+    assert _settled(store, NOW_NS + 400 * S) == (0, 0, 0)
 
 
 @pytest.mark.parametrize("between", [True, False])

@@ -9,6 +9,7 @@ import pytest
 from tests.analysis import _captures as captures
 from tests.analysis._legs import check_timelines
 from tests.analysis._spans import chat, engine, http, log_row, table, trace
+from tracekit.chunks import MAX_OFFSET_US, pack
 from tracekit.names import PHASES
 
 Row = dict[str, Any]
@@ -132,6 +133,7 @@ def test_a_first_chunk_that_cannot_be_is_not_believed() -> None:
 
 def test_hints_that_cannot_be_do_no_harm() -> None:
     values = ["soon", -1, -(2**63), 2**80, "", 1e300, "NaN", 1_795_982_400_000_000_001]
+    values.append(pack([0, 5, MAX_OFFSET_US]))
     names = (
         "tracekit__intended_start_unix_ns",
         "tracekit__attempt",

@@ -34,6 +34,7 @@ ATTRIBUTION: Final[tuple[str, ...]] = (
     "suspect_intervals",
     "worker_prefills",
     "overlap_segments",
+    "overlap_pairs",
     "suspect_overlaps",
     "interference",
     "worker_residuals",
@@ -112,10 +113,11 @@ def define_attribution(
     rules_row, bins = causes.overlap_bins(con)
     put(con, "overlap_rules", rules_row)
     put(con, "bins", bins)
-    for name in ("overlap_segments", "suspect_overlaps", "interference", "worker_residuals"):
+    first, last = ATTRIBUTION.index("overlap_segments"), ATTRIBUTION.index("arrival_bins")
+    for name in ATTRIBUTION[first:last]:
         _define(con, name)
     put(con, "arrival_rules", causes.arrival_rules(con))
-    for name in ATTRIBUTION[ATTRIBUTION.index("arrival_bins") :]:
+    for name in ATTRIBUTION[last:]:
         _define(con, name)
     return Attribution(slo, rules, model, baseline)
 

@@ -18,6 +18,8 @@ from tracekit.errors import SourceError
 LONGEST_KEPT: Final = 32
 _STALL_FACTOR: Final = 4
 _STALL_FLOOR_US: Final = 50_000
+#: Streams that go on for longer than a year are not believed: their times would not fit unix ns.
+_LONGEST_US: Final = 366 * 86_400 * 1_000_000
 
 
 @dataclass(frozen=True)
@@ -51,13 +53,15 @@ def _median(sorted_values: list[int]) -> int:
 
 
 def summarize(text: str) -> GapSummary | None:
-    """The gaps of a packed stream; ``None`` if the text cannot be read (the row is still good)."""
+    """The gaps of a packed stream; ``None`` if it cannot be believed (the row is still good)."""
     try:
         chunks = unpack(text)
     except SourceError:
         return None
     at = chunks.offsets_us
     n = len(at)
+    if any(abs(offset) > _LONGEST_US for offset in at):
+        return None
     if n < 2:
         return GapSummary(n, sum(chunks.tokens), 0, None, 0, ())
     gaps = [b - a for a, b in pairwise(at)]

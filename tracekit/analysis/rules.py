@@ -34,6 +34,8 @@ class Rules:
     limited: float = 0.89
     #: a prefill shorter than this stalls nobody
     min_prefill_ms: float = 20.0
+    #: a prefill costs others at most this many times what it should take
+    culprit_factor: float = 1.5
     #: a worker stands out only with this many requests and by this share of the expected time
     min_worker_rows: int = 20
     min_worker_share: float = 0.15

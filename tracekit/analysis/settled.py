@@ -87,7 +87,8 @@ def done_legs(con: duckdb.DuckDBPyConnection, store: Snapshots, *, since_unix_ns
         f"""
         create or replace temp table done as
         with r as (
-            select request_key, max(revision) as revision, arg_max_null(merged_into, revision) as gone,
+            select request_key, max(revision) as revision,
+                arg_max_null(merged_into, revision) as gone,
                 arg_max_null({_TRIED}, revision) as tried
             from ({requests.scan_sql()}) where revision >= {since_unix_ns} group by request_key
         )
@@ -126,7 +127,8 @@ def add_related(con: duckdb.DuckDBPyConnection, store: Snapshots) -> Known:
                 or l.leg_id in (select leg_id from new_legs)
         ),
         r as (
-            select request_key, max(revision) as revision, arg_max_null(merged_into, revision) as gone,
+            select request_key, max(revision) as revision,
+                arg_max_null(merged_into, revision) as gone,
                 arg_max_null({_TRIED}, revision) as tried
             from ({requests.scan_sql()})
             where request_key in (select request_key from hit)

@@ -12,6 +12,7 @@ import typer
 
 from tracekit.cli import _options as opt
 from tracekit.cli import _output as out
+from tracekit.cli._group import DATA
 from tracekit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def import_command(
 
     Takes collector JSON lines, length-delimited protobuf, CSV, JSON lines and Parquet, also .gz
     and .zst, also whole folders. Importing a file again changes nothing. A bad line does not
-    stop the good ones; exit 3 if nothing in the files is known.
+    stop the good ones; exit 3 if nothing in the files is known or usable.
     """
     from tracekit.lake.store import Store
     from tracekit.report import import_text
@@ -65,6 +66,8 @@ def import_command(
     else:
         console = out.console()
         console.print(import_text.render(summary))
+    if summary.refused_count and not summary.taken and not summary.duplicates:
+        raise typer.Exit(DATA)
 
 
 def _pairs(texts: Sequence[str]) -> dict[str, str]:

@@ -110,6 +110,9 @@ def import_paths(
         from tracekit.analysis.settle import settle_after_import
 
         settle_after_import(store)
+    if run.unread:
+        others = f" ({summary.taken:,} rows of the other files are in the store)"
+        raise UsageError(f"{run.unread[0]}{others}")
     return summary
 
 
@@ -146,6 +149,7 @@ class _Run:
         self._bytes_done = 0
         self._rows = 0
         self._path = ""
+        self.unread: list[UsageError] = []
 
     def close(self) -> None:
         self.seen.close()
@@ -170,7 +174,15 @@ class _Run:
                     self.note(f"{path}: passed over, nothing known in it")
                     files.append(_passed_over(path, error))
                     continue
-                files.append(self._file(source, file_format, named))
+                try:
+                    files.append(self._file(source, file_format, named))
+                except UsageError as error:
+                    # a unit that cannot be told stops this file, not the others beside it
+                    if len(inputs) == 1:
+                        raise
+                    self.unread.append(error)
+                    self.note(f"{path}: not read: {error}")
+                    files.append(_passed_over(path, error))
         if nothing_known is not None and all(f.format == _UNKNOWN for f in files):
             raise nothing_known
         return ImportSummary(tuple(files))
@@ -202,7 +214,7 @@ class _Run:
         self._progress(Progress(self._path, self._bytes_done, self._bytes_total, self._rows))
 
 
-def _passed_over(path: str, error: SourceError) -> FileSummary:
+def _passed_over(path: str, error: SourceError | UsageError) -> FileSummary:
     return FileSummary(path, _UNKNOWN, 0, (), 0, notices=(str(error),))
 
 
