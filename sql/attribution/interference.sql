@@ -1,6 +1,6 @@
 -- Who stalled whom: where others' prefills explain a request's lost time, that time shared out over
--- them by what they can have cost, times prompt tokens. A lower bound: what a culprit delayed at second hand is not
--- in it.
+-- them by what they can have cost, times prompt tokens. A lower bound: what a culprit delayed at
+-- second hand is not in it.
 -- grain: one row per stalled request, phase and culprit.
 -- inputs: suspect_overlaps, overlap_pairs, requests, attribution_rules
 -- request_key: identity of the request that lost time

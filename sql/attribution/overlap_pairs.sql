@@ -1,16 +1,18 @@
--- How much of a suspect's lost time each other request can have cost it. A prefill that was itself
--- slowed lasts longer than it keeps the engine busy: beyond its own cost it explains nothing, so a
--- short prompt that rode along with a long one is no culprit of the long one.
+-- How much of a suspect's lost time each other request can have cost it. Two prefills in the same
+-- engine steps share them by what each should cost, so a short prompt that rode along with a long
+-- one is no culprit of the long one; and a prefill that was itself slowed far beyond its cost was
+-- not what kept the engine busy.
 -- grain: one row per suspect and overlapping request.
 -- inputs: overlap_segments, suspect_requests, request_costs, attribution_rules
 -- suspect_id: the row of suspect_requests
 -- culprit_key: request_key of the request that was prefilling
 -- overlap_ms: [ms] how long the two overlapped
--- cost_ms: [ms] the overlap, at most what the prefill should cost the engine (with a margin)
+-- cost_ms: [ms] the part of it that the culprit can have cost
 with pairs as (
     select
         g.suspect_id as suspect_id,
         g.culprit_key as culprit_key,
+        max(case when s.phase = 'prefill' then s.expected_ms end) as own_ms,
         sum(cast(g.end_unix_ns - g.start_unix_ns as double)) / 1e6 as overlap_ms
     from overlap_segments as g
     join suspect_requests as s on g.suspect_id = s.suspect_id
@@ -26,15 +28,25 @@ costs as (
     select c.request_key as culprit_key, c.prefill_expected_ms as expected_ms
     from request_costs as c
     join culprits as k on c.request_key = k.culprit_key
+),
+
+shared as (
+    select
+        p.suspect_id as suspect_id,
+        p.culprit_key as culprit_key,
+        p.overlap_ms as overlap_ms,
+        r.culprit_factor * c.expected_ms as most_ms,
+        case when p.own_ms + c.expected_ms > 0
+                 then p.overlap_ms * c.expected_ms / nullif(p.own_ms + c.expected_ms, 0.0)
+             else p.overlap_ms end as share_ms
+    from pairs as p
+    cross join attribution_rules as r
+    left join costs as c on p.culprit_key = c.culprit_key
 )
 
 select
-    p.suspect_id as suspect_id,
-    p.culprit_key as culprit_key,
-    p.overlap_ms as overlap_ms,
-    case when c.expected_ms is null or p.overlap_ms <= r.culprit_factor * c.expected_ms
-             then p.overlap_ms
-         else r.culprit_factor * c.expected_ms end as cost_ms
-from pairs as p
-cross join attribution_rules as r
-left join costs as c on p.culprit_key = c.culprit_key
+    suspect_id,
+    culprit_key,
+    overlap_ms,
+    case when share_ms > most_ms then most_ms else share_ms end as cost_ms
+from shared

@@ -9,7 +9,7 @@
 -- interval_ms: [ms] time in which it was lost
 -- overlap_ms: [ms] part of it during which others prefilled
 -- usual_share: [1] mean part of the same phase of ordinary requests on that worker
--- explained_ms: [ms] overlap beyond the usual, at most the excess and what the others' prefills cost
+-- explained_ms: [ms] overlap beyond the usual, at most the excess and what the prefills cost
 with intervals as (
     select
         suspect_id,

@@ -66,7 +66,8 @@ class Traffic:
         """Start and end of a phase of every request, in unix ns."""
         before = PHASES[: PHASES.index(phase)]
         start = np.asarray(self.columns["start_unix_ns"], dtype=np.int64)
-        start = start + sum((np.nan_to_num(self.phases[p]) * 1e6).astype(np.int64) for p in before)
+        for p in before:
+            start = start + (np.nan_to_num(self.phases[p]) * 1e6).astype(np.int64)
         return start, start + (np.nan_to_num(self.phases[phase]) * 1e6).astype(np.int64)
 
     def stall_decodes(self, culprits: npt.NDArray[np.int64], *, gaps: bool = True) -> list[int]:

@@ -28,13 +28,14 @@ _SECOND_NS: Final = 1_000_000_000
 def suspect_requests(con: duckdb.DuckDBPyConnection) -> pa.Table:
     """Pairs (request, phase) to explain, and ordinary requests of the same phases as controls.
 
-    Columns ``suspect_id``, ``request_key``, ``phase``, ``is_control`` 0/1, ``excess_ms`` [ms] (NULL
-    for controls). Beyond 50,000 the suspects are a sample by hash of the key.
+    Columns ``suspect_id``, ``request_key``, ``phase``, ``is_control`` 0/1, ``excess_ms`` and
+    ``expected_ms`` [ms] (NULL for controls). Beyond 50,000 the suspects are a sample by hash of the key.
     """
     phases = ", ".join(f"'{p}'" for p in STALLED_PHASES)
     suspects = con.sql(
         f"""
-        select request_key, phase, 0::bigint as is_control, max(excess_ms) as excess_ms
+        select request_key, phase, 0::bigint as is_control, max(excess_ms) as excess_ms,
+            max(expected_ms) as expected_ms
         from winners where candidate = 'attributed' and phase in ({phases})
         group by request_key, phase
         order by hash(request_key), phase limit {SUSPECTS_MAX}
@@ -52,7 +53,8 @@ def suspect_requests(con: duckdb.DuckDBPyConnection) -> pa.Table:
                 and not exists (
                     select 1 from slow_requests as s where s.request_key = f.request_key)
         )
-        select request_key, phase, 1::bigint as is_control, null::double as excess_ms
+        select request_key, phase, 1::bigint as is_control, null::double as excess_ms,
+            null::double as expected_ms
         from ordinary cross join (select unnest([{wanted}]) as phase)
         """
     ).to_arrow_table()

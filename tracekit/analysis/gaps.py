@@ -60,7 +60,7 @@ def summarize(text: str) -> GapSummary | None:
         return None
     at = chunks.offsets_us
     n = len(at)
-    if any(abs(offset) > _LONGEST_US for offset in at):
+    if at and (max(at) > _LONGEST_US or min(at) < -_LONGEST_US):
         return None
     if n < 2:
         return GapSummary(n, sum(chunks.tokens), 0, None, 0, ())

@@ -34,8 +34,9 @@ class Rules:
     limited: float = 0.89
     #: a prefill shorter than this stalls nobody
     min_prefill_ms: float = 20.0
-    #: a prefill costs others at most this many times what it should take
-    culprit_factor: float = 1.5
+    #: a prefill costs others at most this many times what it should take: an engine that is slow
+    #: for another reason also prefills slowly
+    culprit_factor: float = 6.0
     #: a worker stands out only with this many requests and by this share of the expected time
     min_worker_rows: int = 20
     min_worker_share: float = 0.15
