@@ -101,8 +101,8 @@ class Traffic:
                             "excess_ms": ms,
                         }
                     )
-        for v, ms in victims.items():
-            self.phases["decode"][v] += ms
+        for row, lost in victims.items():
+            self.phases["decode"][row] += lost
         return sorted(victims)
 
     def merge_queue_and_prefill(self, rows: npt.NDArray[Any]) -> None:

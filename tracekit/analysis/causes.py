@@ -29,7 +29,8 @@ def suspect_requests(con: duckdb.DuckDBPyConnection) -> pa.Table:
     """Pairs (request, phase) to explain, and ordinary requests of the same phases as controls.
 
     Columns ``suspect_id``, ``request_key``, ``phase``, ``is_control`` 0/1, ``excess_ms`` and
-    ``expected_ms`` [ms] (NULL for controls). Beyond 50,000 the suspects are a sample by hash of the key.
+    ``expected_ms`` [ms] (NULL for controls). Beyond 50,000 the suspects are a sample by hash of
+    the key.
     """
     phases = ", ".join(f"'{p}'" for p in STALLED_PHASES)
     suspects = con.sql(
