@@ -2,7 +2,7 @@
 -- them by what they can have cost, times prompt tokens. A lower bound: what a culprit delayed at
 -- second hand is not in it.
 -- grain: one row per stalled request, phase and culprit.
--- inputs: suspect_overlaps, overlap_pairs, requests, attribution_rules
+-- inputs: stalls_explained, overlap_pairs, requests, attribution_rules
 -- request_key: identity of the request that lost time
 -- phase: phase in which it lost it
 -- culprit_key: request_key of the request that was prefilling
@@ -16,7 +16,7 @@ with stalled as (
         o.request_key as request_key,
         o.phase as phase,
         o.explained_ms as explained_ms
-    from suspect_overlaps as o
+    from stalls_explained as o
     cross join attribution_rules as p
     where o.explained_ms >= p.cause_share * o.excess_ms
 ),

@@ -1,22 +1,30 @@
--- How much of a suspect's lost time each other request can have cost it. Two prefills in the same
+-- How much of a suspect's lost time each other request can have cost it, for the suspects that
+-- overlap enough to be explained so. Two prefills in the same
 -- engine steps share them by what each should cost, so a short prompt that rode along with a long
 -- one is no culprit of the long one; and a prefill that was itself slowed far beyond its cost was
 -- not what kept the engine busy.
 -- grain: one row per suspect and overlapping request.
--- inputs: overlap_segments, suspect_requests, request_costs, attribution_rules
+-- inputs: overlap_segments, suspect_requests, suspect_overlaps, request_costs, attribution_rules
 -- suspect_id: the row of suspect_requests
 -- culprit_key: request_key of the request that was prefilling
 -- overlap_ms: [ms] how long the two overlapped
 -- cost_ms: [ms] the part of it that the culprit can have cost
-with pairs as (
+with stalled as (
+    select o.suspect_id as suspect_id
+    from suspect_overlaps as o
+    cross join attribution_rules as p
+    where o.beyond_ms > 0 and o.beyond_ms >= p.cause_share * o.excess_ms
+),
+
+pairs as (
     select
         g.suspect_id as suspect_id,
         g.culprit_key as culprit_key,
         max(case when s.phase = 'prefill' then s.expected_ms end) as own_ms,
         sum(cast(g.end_unix_ns - g.start_unix_ns as double)) / 1e6 as overlap_ms
     from overlap_segments as g
+    join stalled as t on g.suspect_id = t.suspect_id
     join suspect_requests as s on g.suspect_id = s.suspect_id
-    where s.is_control = 0
     group by g.suspect_id, g.culprit_key
 ),
 

@@ -1,7 +1,7 @@
 -- How much of the time that a suspect lost was spent under other requests' prefills, against what
 -- is usual on that worker: on an engine that is always prefilling, overlap explains nothing.
 -- grain: one row per suspect request and phase.
--- inputs: suspect_requests, suspect_intervals, overlap_segments, overlap_pairs
+-- inputs: suspect_requests, suspect_intervals, overlap_segments
 -- suspect_id: the row of suspect_requests
 -- request_key: identity of the request
 -- phase: frontend, prefill or decode
@@ -9,7 +9,7 @@
 -- interval_ms: [ms] time in which it was lost
 -- overlap_ms: [ms] part of it during which others prefilled
 -- usual_share: [1] mean part of the same phase of ordinary requests on that worker
--- explained_ms: [ms] overlap beyond the usual, at most the excess and what the prefills cost
+-- beyond_ms: [ms] overlap beyond the usual, at most the excess
 with intervals as (
     select
         suspect_id,
@@ -46,12 +46,6 @@ covered as (
     group by suspect_id
 ),
 
-costs as (
-    select suspect_id, sum(cost_ms) as cost_ms
-    from overlap_pairs
-    group by suspect_id
-),
-
 joined as (
     select
         s.suspect_id as suspect_id,
@@ -62,12 +56,10 @@ joined as (
         i.worker as worker,
         i.has_stalls as has_stalls,
         i.interval_ms as interval_ms,
-        coalesce(c.overlap_ms, 0.0) as overlap_ms,
-        coalesce(k.cost_ms, 0.0) as cost_ms
+        coalesce(c.overlap_ms, 0.0) as overlap_ms
     from suspect_requests as s
     join intervals as i on s.suspect_id = i.suspect_id
     left join covered as c on s.suspect_id = c.suspect_id
-    left join costs as k on s.suspect_id = k.suspect_id
 ),
 
 -- a request counts once, however long it took: those that wait longest overlap most
@@ -86,7 +78,6 @@ beyond as (
         j.excess_ms as excess_ms,
         j.interval_ms as interval_ms,
         j.overlap_ms as overlap_ms,
-        j.cost_ms as cost_ms,
         -- without ordinary requests to compare with, only a stall speaks for itself
         coalesce(u.usual_share, case when j.has_stalls = 1 then 0.0 else 1.0 end) as usual_share
     from joined as j
@@ -103,9 +94,7 @@ left_over as (
         interval_ms,
         overlap_ms,
         usual_share,
-        case when overlap_ms - usual_share * interval_ms < cost_ms
-                 then overlap_ms - usual_share * interval_ms
-             else cost_ms end as beyond_ms
+        overlap_ms - usual_share * interval_ms as beyond_ms
     from beyond
 )
 
@@ -118,5 +107,5 @@ select
     overlap_ms,
     usual_share,
     case when beyond_ms <= 0 then 0.0 when beyond_ms < excess_ms then beyond_ms else excess_ms end
-        as explained_ms
+        as beyond_ms
 from left_over

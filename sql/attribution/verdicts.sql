@@ -2,7 +2,7 @@
 -- A cause is named only where its own evidence explains at least half of the excess; else it is
 -- 'unknown', and the phase still stands.
 -- grain: one row per request and violated metric.
--- inputs: winners, winner_confidence, slow_requests, cost_model, suspect_overlaps, interference, worker_residuals, arrival_bins, queue_pressure, arrival_rules, attribution_rules
+-- inputs: winners, winner_confidence, slow_requests, cost_model, stalls_explained, interference, worker_residuals, arrival_bins, queue_pressure, arrival_rules, attribution_rules
 -- request_key: identity of the request
 -- request_id: id that client and server share
 -- trace_id: 32 hex digits
@@ -183,7 +183,7 @@ weighed as (
              else 0.0 end as slow_worker_ms,
         coalesce(q.cause, 'unknown') as queue_cause
     from sure as s
-    left join suspect_overlaps as o on s.request_key = o.request_key and s.phase = o.phase
+    left join stalls_explained as o on s.request_key = o.request_key and s.phase = o.phase
     left join worker_residuals as r
         on s.model = r.model and s.phase = r.phase and s.worker = r.worker
     left join pressed as q on s.slow_id = q.slow_id

@@ -61,6 +61,8 @@ class Session:
         self._through = ingested_through_unix_ns
         self.con = duckdb.connect()
         self.con.execute("set preserve_insertion_order = false")
+        # nothing here outlives the process: checkpoints would only rewrite the tail
+        self.con.execute("set checkpoint_threshold = '1TB'")
         self._reader = StoreReader(store)
         self._tail = Tail(self.con, ingested_through_unix_ns=ingested_through_unix_ns)
         self._watermark_unix_ns = 0
