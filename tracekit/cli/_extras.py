@@ -18,7 +18,6 @@ _EXTRA_OF: Final[dict[str, str]] = {
     "pyarrow": "analysis",
     "pynvml": "collect",
     "rich": "analysis",
-    "scipy": "analysis",
     "streamlit": "dashboard",
     "typer": "analysis",
     "uvicorn": "collect",
