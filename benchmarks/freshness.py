@@ -139,7 +139,7 @@ def _send(port: int, seconds: float, spans_per_s: float, acked: Any) -> None:
     print(f"sender: {late} messages late", file=sys.stderr)
 
 
-def _read(path: str, acked: Any, out: Any) -> None:
+def _read(path: str, acked: Any, out: Any, ready: Any) -> None:
     """Refresh a session until every message was seen; report how long each took."""
     from tracekit.analysis.session import Session
 
@@ -150,6 +150,7 @@ def _read(path: str, acked: Any, out: Any) -> None:
     cpu0 = time.process_time()
     deadline = None
     with Session.open(path) as session:
+        ready.set()
         while not ended or waiting:
             while not acked.empty():
                 name, at = acked.get()
@@ -198,10 +199,10 @@ def main() -> None:
             assert time.time() < deadline and receiver.poll() is None, "the receiver did not start"
             time.sleep(0.05)
         port = json.loads(ready.read_text())["grpc"]["port"]
-        acked, out = context.Queue(), context.Queue()
-        reader = context.Process(target=_read, args=(store, acked, out))
+        acked, out, reading = context.Queue(), context.Queue(), context.Event()
+        reader = context.Process(target=_read, args=(store, acked, out, reading))
         reader.start()
-        time.sleep(3)
+        assert reading.wait(60), "the reader did not start"
         cpu0 = _cpu_s(receiver.pid)
         sender = context.Process(target=_send, args=(port, seconds, rate, acked))
         sender.start()
