@@ -1,6 +1,7 @@
 -- OpenTelemetry GenAI client spans (current and older keys) as client legs.
 -- grain: one row per inference span of kind CLIENT (or INTERNAL: the model runs in-process).
 -- inputs: spans
+-- when: kind in (1, 3) and operation_name is not null
 -- First token, best first: a stamped event (content), the reported time to first chunk, the first of
 -- OpenLLMetry's chunk events, OpenInference's event. Text of prompts is never read.
 with c as (

@@ -1,6 +1,7 @@
 -- HTTP spans on an LLM route that carry no GenAI attributes, as gateway (SERVER) or client legs.
 -- grain: one row per HTTP span.
 -- inputs: spans
+-- when: kind in (2, 3) and http_route is not null
 -- They know when a call came and went, nothing of tokens. A CLIENT span below a SERVER one is a
 -- proxy's onward call; the matching turns its role into gateway.
 with h as (

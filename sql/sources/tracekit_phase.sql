@@ -1,6 +1,7 @@
 -- tracekit's own phase spans (`tracekit.phase` = queue, prefill, kv_transfer, decode) as legs.
 -- grain: one row per phase span; the matching merges those of one call.
 -- inputs: spans
+-- when: tracekit_phase is not null
 -- `tracekit.phase.source` says how the phase is known: measured (default), reported, inferred.
 with p as (
     select

@@ -1,6 +1,7 @@
 -- vLLM's `llm_request` spans as legs (V1 attribute names, and V0's, whose queue starts at arrival).
 -- grain: one row per span, that is per finished sequence (n > 1 gives n rows).
 -- inputs: spans
+-- when: name = 'llm_request'
 -- The span is flat: phases are durations in seconds. They are placed backwards from the first token,
 -- because the whole residual (front end, waiting for the running engine step) lies before QUEUED.
 -- Negative or absurd durations (unset timestamps are 0.0 in the engine) quarantine the leg.

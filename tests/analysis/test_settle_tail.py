@@ -28,9 +28,10 @@ from tests.analysis._stores import (
 from tracekit.analysis import settle
 from tracekit.analysis.session import Session
 from tracekit.analysis.settle import Settler, settle_after_import
-from tracekit.analysis.settled import LOG_LEG_ID, MAY_BE_LEG, SPAN_LEG_ID, WATERMARK_APP
+from tracekit.analysis.settled import LOG_LEG_ID, SPAN_LEG_ID, may_be_leg
 from tracekit.lake import maintain
 from tracekit.lake.lock import settle_lock
+from tracekit.lake.stamping import WATERMARK_APP, stamping
 from tracekit.lake.store import Store
 
 
@@ -254,7 +255,7 @@ def test_a_late_span_revises_its_own_request_only(
     query = f"select {columns} from requests order by start_unix_ns"
     with Session.open(store) as session:
         # the tail shows the revision before it has settled
-        first = NOW_NS + 3600 * S
+        first = NOW_NS + 3600 * S - settle._CHUNKS_MAX
         assert session.con.execute(query).fetchall() == [(2, None, first), (2, first, None)]
         # a pass that dies before `requests` has settled nothing, its legs notwithstanding
         with monkeypatch.context() as patch:
@@ -363,6 +364,32 @@ def test_an_import_settles_at_once_unless_another_process_does(store: Store) -> 
     assert report.settled == len(one_shot([spans], [log]))
 
 
+def test_the_watermark_waits_for_rows_on_their_way(store: Store) -> None:
+    spans, log = _rows()
+    with stamping(store) as stamped_unix_ns:
+        # a pass ten minutes later: the commit below has taken that long
+        Settler(store, quiet_ns=0, slack_ns=0).run_pass(stamped_unix_ns + 600 * S)
+        commit(store, "spans", spans, stamped_unix_ns)
+        commit(store, "request_log", log, stamped_unix_ns)
+    truth = one_shot([spans], [log])
+    assert differences(_seen(store), truth) == []
+    Settler(store, quiet_ns=0, slack_ns=0).run_pass(stamped_unix_ns + 700 * S)
+    assert differences(_seen(store), truth) == []
+
+
+def test_after_an_import_a_reader_has_no_tail(store: Store) -> None:
+    spans, log = _rows()
+    with stamping(store) as stamped_unix_ns:
+        commit(store, "spans", spans, stamped_unix_ns)
+        commit(store, "request_log", log, stamped_unix_ns)
+    assert settle_after_import(store) is not None
+    assert _watermark(store) > stamped_unix_ns
+    with Session.open(store) as session:
+        raw = "select (select count(*) from tail.spans), (select count(*) from tail.request_log)"
+        assert session.con.execute(raw).fetchall() == [(0, 0)]
+        assert differences(canonical(session.con), one_shot([spans], [log])) == []
+
+
 def test_spans_that_are_no_calls_hold_nothing_up(store: Store) -> None:
     commit(store, "spans", captures.spans("startup-base"), NOW_NS)
     assert _settled(store, NOW_NS + 600 * S) == (0, 0, 0)
@@ -373,7 +400,7 @@ def test_spans_that_are_no_calls_hold_nothing_up(store: Store) -> None:
 def test_settled_rows_are_told_by_the_same_ids_and_marks_as_the_sources_give() -> None:
     con = captures.derived(*_rows())
     told = con.execute(
-        f"select {SPAN_LEG_ID}, {MAY_BE_LEG} from spans union all "
+        f"select {SPAN_LEG_ID}, {may_be_leg()} from spans union all "
         f"select {LOG_LEG_ID}, true from request_log"
     ).fetchall()
     may_be = {leg for leg, is_leg in told if is_leg}

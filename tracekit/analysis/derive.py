@@ -21,7 +21,7 @@ import pyarrow as pa
 from tracekit.analysis._duck import one
 from tracekit.analysis.gaps import GapSummary, summarize
 from tracekit.analysis.match import Assignment, Group, LegFacts, match, needs_parents
-from tracekit.analysis.sqlfiles import CORE, SOURCES, load
+from tracekit.analysis.sqlfiles import CORE, SOURCES, load, span_sources
 from tracekit.lake.schema import LEGS, PHASES_TABLE, REQUESTS, TABLES, TOKEN_GAPS
 from tracekit.names import BOUNDARIES
 
@@ -81,10 +81,9 @@ def derive(con: duckdb.DuckDBPyConnection, *, revision: int, known: Known = NOTH
 
 def load_legs(con: duckdb.DuckDBPyConnection) -> None:
     """``leg_rows``: every source's legs of ``spans`` and ``request_log``, duplicates removed."""
-    # most derivations see no log rows: planning that source would cost more than running the rest
-    any_log = one(con, "select count(*) from (from request_log limit 1)")[0]
-    sources = [s for s in SOURCES if any_log or s != "request_log"]
-    union = "\nunion all by name\n".join(f"({load('sources', s).body}\n)" for s in sources)
+    union = "".join(
+        f"\nunion all by name\n({load('sources', s).body}\n)" for s in _sources_present(con)
+    )
     wanted = ", ".join(
         f'try_cast("{c.name}" as {c.type}) as "{c.name}"'
         for c in LEGS.columns
@@ -96,7 +95,6 @@ def load_legs(con: duckdb.DuckDBPyConnection) -> None:
         create or replace temp table leg_rows as
         with u as (
             (select {shape} where false)
-            union all by name
             {union}
         )
         select {wanted} from u
@@ -109,6 +107,18 @@ def load_legs(con: duckdb.DuckDBPyConnection) -> None:
             "create or replace temp table leg_rows as select * from leg_rows "
             "qualify row_number() over (partition by leg_id order by ingested_unix_ns) = 1"
         )
+
+
+def _sources_present(con: duckdb.DuckDBPyConnection) -> list[str]:
+    """Sources that have a row at all: planning the others would cost more than running these."""
+    spans = span_sources()
+    *found, any_log = one(
+        con,
+        f"select {', '.join(f'bool_or({when})' for when in spans.values())}, "
+        "(select count(*) from (from request_log limit 1)) from spans",
+    )
+    present = {name for name, any_row in zip(spans, found, strict=True) if any_row}
+    return [s for s in SOURCES if s in present or (any_log and s not in spans)]
 
 
 def _columns(con: duckdb.DuckDBPyConnection, query: str) -> list[list[object]]:

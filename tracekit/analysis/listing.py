@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from tracekit import chunks
+from tracekit.analysis._duck import one
 from tracekit.errors import UsageError
 from tracekit.lake.schema import RECORD_COLUMNS
 from tracekit.names import STATUSES
@@ -44,11 +45,18 @@ def list_requests(
             yield row
 
 
+def count_requests(
+    session: Session, *, slow: bool = False, status: str | None = None, worker: str | None = None
+) -> int:
+    """How many requests `list_requests` has without ``last``."""
+    where, params = _where(slow=slow, status=status, worker=worker)
+    query = f"select count(*) from window_requests as r{where}"
+    return int(one(session.con, query, params)[0])
+
+
 def _query(
     last: int | None, *, slow: bool, status: str | None, worker: str | None, with_chunks: bool
 ) -> tuple[str, list[Any]]:
-    if status is not None and status not in STATUSES:
-        raise UsageError(f"no status {status!r}; there are {', '.join(STATUSES)}")
     if last is not None and last <= 0:
         raise UsageError("the number of requests must be above 0")
     columns = ["r.request_key", *(f'r."{name}"' for name in RECORD_COLUMNS)]
@@ -60,6 +68,17 @@ def _query(
                 select request_key, revision, max(chunk_times) as chunk_times
                 from legs group by request_key, revision
             ) as c on c.request_key = r.request_key and c.revision = r.revision"""
+    where, params = _where(slow=slow, status=status, worker=worker)
+    query = f"select {', '.join(columns)} from {source}{where}"
+    query += " order by r.start_unix_ns desc nulls last, r.request_key"
+    if last is not None:
+        query += f" limit {int(last)}"
+    return query, params
+
+
+def _where(*, slow: bool, status: str | None, worker: str | None) -> tuple[str, list[Any]]:
+    if status is not None and status not in STATUSES:
+        raise UsageError(f"no status {status!r}; there are {', '.join(STATUSES)}")
     where: list[str] = []
     params: list[Any] = []
     if slow:
@@ -70,13 +89,7 @@ def _query(
     if worker is not None:
         where.append("? in (r.worker, r.prefill_worker, r.decode_worker)")
         params.append(worker)
-    query = f"select {', '.join(columns)} from {source}"
-    if where:
-        query += f" where {' and '.join(where)}"
-    query += " order by r.start_unix_ns desc nulls last, r.request_key"
-    if last is not None:
-        query += f" limit {int(last)}"
-    return query, params
+    return f" where {' and '.join(where)}" if where else "", params
 
 
 def _unpack(row: dict[str, Any]) -> None:

@@ -7,7 +7,7 @@ Owns how raw tables, settled rows and the tail become the relations ``spans``, `
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -15,10 +15,12 @@ from typing import Any, Final, Self
 import duckdb
 import polars as pl
 
-from tracekit.analysis.settled import WATERMARK_APP, Pinned
+from tracekit.analysis.derive import DERIVED
+from tracekit.analysis.settled import Pinned
 from tracekit.analysis.tail import Tail
 from tracekit.analysis.window import ALL, Window
 from tracekit.lake.schema import TABLES
+from tracekit.lake.stamping import WATERMARK_APP
 from tracekit.lake.store import Snapshot, Store, StoreReader
 
 #: Identity of a span (design §4): what makes two raw rows one span.
@@ -67,7 +69,7 @@ class Session:
         self._tail = Tail(self.con, ingested_through_unix_ns=ingested_through_unix_ns)
         self._watermark_unix_ns = 0
         self._requests_version: int | None = None
-        self._versions: tuple[int, ...] | None = None
+        self._defined: dict[str, int] = {}
         self.refresh()
 
     @classmethod
@@ -107,10 +109,12 @@ class Session:
         pinned = Pinned(self._reader, _ORDER)
         changed = self._tail.refresh(pinned, self._watermark_unix_ns)
         self._requests_version = pinned.snapshot("requests").version
-        if pinned.versions == self._versions and not changed:
+        # binding a view costs more than a small refresh: only views over new files are made anew
+        renewed = {t for t in _ORDER if self._defined.get(t) != pinned.snapshot(t).version}
+        if not renewed and not changed:
             return False
-        self._versions = pinned.versions
-        self._define(pinned)
+        self._define(pinned, renewed)
+        self._defined = {t: pinned.snapshot(t).version for t in _ORDER}
         return True
 
     def focus(
@@ -153,10 +157,11 @@ class Session:
     ) -> None:
         self.close()
 
-    def _define(self, snapshots: Pinned) -> None:
-        self._define_raw(snapshots)
-        self._define_settled(snapshots)
-        self._define_window()
+    def _define(self, snapshots: Pinned, renewed: Collection[str]) -> None:
+        self._define_raw(snapshots, renewed)
+        if not self._defined or not renewed.isdisjoint(DERIVED):
+            self._define_settled(snapshots)
+            self._define_window()
         self._define_settings()
 
     def _view(self, name: str, query: str) -> None:
@@ -174,23 +179,16 @@ class Session:
     def _through_filter(self, column: str = "ingested_unix_ns") -> str:
         return "" if self._through is None else f" and {column} <= {self._through}"
 
-    def _define_raw(self, snapshots: Pinned) -> None:
-        through = self._through_filter()
-        self._view(
-            "spans",
-            f"select * from ({snapshots.snapshot('spans').scan_sql()}) where true{through} "
-            f"qualify row_number() over (partition by {_SPAN_IDENTITY} "
-            "order by ingested_unix_ns) = 1",
-        )
-        self._view(
-            "request_log",
-            f"select * from ({snapshots.snapshot('request_log').scan_sql()}) where true{through} "
-            "qualify row_number() over (partition by log_key order by ingested_unix_ns) = 1",
-        )
-        for name in _RAW_PLAIN:
-            self._view(
-                name, f"select * from ({snapshots.snapshot(name).scan_sql()}) where true{through}"
-            )
+    def _define_raw(self, snapshots: Pinned, renewed: Collection[str]) -> None:
+        once = "qualify row_number() over (partition by {} order by ingested_unix_ns) = 1"
+        unique = {"spans": once.format(_SPAN_IDENTITY), "request_log": once.format("log_key")}
+        for name in (*unique, *_RAW_PLAIN):
+            if name in renewed:
+                self._view(
+                    name,
+                    f"select * from ({snapshots.snapshot(name).scan_sql()}) "
+                    f"where true{self._through_filter()} {unique.get(name, '')}",
+                )
 
     def _define_settled(self, snapshots: Pinned) -> None:
         requests = snapshots.snapshot("requests")
@@ -202,14 +200,20 @@ class Session:
         )
         self.con.execute(
             f"""
-            create or replace temp table superseded as
+            create or replace temp table superseded_settled as
             select distinct request_key, supersedes_revision as revision
             from ({revised.scan_sql()}) where supersedes_revision is not null
                 {self._through_filter()}
-            union
+            """
+        )
+        self._view(
+            "superseded",
+            """
+            select request_key, revision from superseded_settled
+            union all
             select request_key, supersedes_revision from tail.requests
             where supersedes_revision is not null
-            """
+            """,
         )
         through = self._through_filter("r.ingested_unix_ns")
         self._view(

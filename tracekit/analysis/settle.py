@@ -21,15 +21,15 @@ from tracekit.analysis._duck import one
 from tracekit.analysis.derive import derive, load_legs
 from tracekit.analysis.settled import (
     LOG_LEG_ID,
-    MAY_BE_LEG,
     SPAN_LEG_ID,
-    WATERMARK_APP,
     add_related,
     done_legs,
+    may_be_leg,
 )
 from tracekit.lake.lock import settle_lock
 from tracekit.lake.maintain import maintenance_pass
 from tracekit.lake.schema import TABLES
+from tracekit.lake.stamping import WATERMARK_APP, oldest_stamp_unix_ns
 from tracekit.lake.store import Store, StoreReader
 
 QUIET_NS: Final = 60 * 1_000_000_000
@@ -38,9 +38,11 @@ LATEST_NS: Final = 600 * 1_000_000_000
 #: Traces derived at a time: bounds the memory of settling a large import.
 _CHUNK_TRACES: Final = 150_000
 
-#: Writers commit within this long of stamping a row (they restamp else), so a row prepared
-#: earlier than this is visible.
-COMMIT_SLACK_NS: Final = 60 * 1_000_000_000
+#: A watermark that moves while rows come in stays this far behind: clocks are set back sometimes.
+_CLOCK_SLACK_NS: Final = 60 * 1_000_000_000
+
+#: Passes and their chunks are told apart by revision; all of a pass lie below its time.
+_CHUNKS_MAX: Final = 10_000
 
 
 @dataclass(frozen=True)
@@ -57,12 +59,19 @@ class Settler:
     """Runs settle passes over one store; the caller holds the settle lock."""
 
     def __init__(
-        self, store: Store, *, quiet_ns: int = QUIET_NS, latest_ns: int = LATEST_NS
+        self,
+        store: Store,
+        *,
+        quiet_ns: int = QUIET_NS,
+        latest_ns: int = LATEST_NS,
+        slack_ns: int = _CLOCK_SLACK_NS,
     ) -> None:
+        """``slack_ns``: how far behind now the watermark stays at least."""
         self._store = store
         self._reader = StoreReader(store)
         self._quiet_ns = quiet_ns
         self._latest_ns = latest_ns
+        self._slack_ns = slack_ns
         self._revision = 0
 
     def run_pass(self, now_unix_ns: int | None = None) -> SettleReport:
@@ -70,7 +79,7 @@ class Settler:
         now = time.time_ns() if now_unix_ns is None else now_unix_ns
         watermark = self._store.txn_version("requests", WATERMARK_APP) or 0
         # revisions order passes, also where the clock was set back
-        self._revision = max(now, self._revision + 1, watermark + 1)
+        self._revision = max(now - _CHUNKS_MAX, self._revision + 1, watermark + 1)
         con = duckdb.connect()
         try:
             con.execute("set preserve_insertion_order = false")
@@ -80,6 +89,7 @@ class Settler:
 
     def _pass(self, con: duckdb.DuckDBPyConnection, now: int, watermark: int) -> SettleReport:
         ripe_before = now - self._quiet_ns
+        on_its_way = oldest_stamp_unix_ns(self._store)
         _fresh_views(con, self._reader, watermark)
         done_legs(con, self._reader, since_unix_ns=watermark)
         chunks = _choose_traces(con, ripe_before)
@@ -102,7 +112,9 @@ class Settler:
                 self._write(con)
                 # later chunks must see this one as settled; orders passes within the pass too
                 self._revision += 1
-        new_watermark = self._watermark(con, now)
+        new_watermark = self._watermark(con, now - self._slack_ns)
+        if on_its_way is not None:
+            new_watermark = min(new_watermark, on_its_way)
         if new_watermark > watermark:
             self._store.append(
                 "requests",
@@ -148,8 +160,8 @@ class Settler:
         con.execute(f"update requests set settled_unix_ns = {self._revision}")
         self._store.append("requests", _rows(con, "requests", ""))
 
-    def _watermark(self, con: duckdb.DuckDBPyConnection, now: int) -> int:
-        """No raw row prepared before it is to settle: waiting legs and unripe traces hold it."""
+    def _watermark(self, con: duckdb.DuckDBPyConnection, bound: int) -> int:
+        """At most ``bound``. No raw row prepared before it is to settle: waiting legs and unripe traces hold it."""
         held = one(
             con,
             """
@@ -161,7 +173,6 @@ class Settler:
             )
             """,
         )
-        bound = now - COMMIT_SLACK_NS
         return bound if held[0] is None else min(bound, int(held[0]))
 
 
@@ -187,7 +198,7 @@ def _choose_traces(con: duckdb.DuckDBPyConnection, ripe_before: int) -> int:
         from fresh_spans
         group by trace_id
         -- traces that hold nothing but what is settled, or no LLM call, need no look
-        having bool_or({MAY_BE_LEG} and {SPAN_LEG_ID} not in (select leg_id from done))
+        having bool_or({may_be_leg()} and {SPAN_LEG_ID} not in (select leg_id from done))
         """
     )
     con.execute(
@@ -299,7 +310,8 @@ def settle_after_import(store: Store) -> SettleReport | None:
     with settle_lock(store, blocking=False) as mine:
         if not mine:
             return None
-        report = Settler(store, quiet_ns=0).run_pass()
+        # no slack: stamps are never older than the watermark, and so the next reader has no tail
+        report = Settler(store, quiet_ns=0, slack_ns=0).run_pass()
         # nobody else compacts where no receiver runs
         maintenance_pass(store)
         return report

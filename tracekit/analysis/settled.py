@@ -15,10 +15,8 @@ import duckdb
 
 from tracekit.analysis._duck import one
 from tracekit.analysis.derive import Known
+from tracekit.analysis.sqlfiles import span_sources
 from tracekit.lake.store import Snapshot, StoreReader
-
-#: App transaction of `requests` that carries the watermark [unix ns].
-WATERMARK_APP: Final = "tracekit-settle-watermark"
 
 #: How far apart spans of one request may start; bounds look-ups of raw rows.
 REACH_NS: Final = 15 * 60 * 1_000_000_000
@@ -32,13 +30,6 @@ SPAN_LEG_ID: Final = (
     "process_id, process_rank)), 1, 24)"
 )
 
-#: SQL over `spans`, true for every span that any source takes (and for some that none does):
-#: tells cheaply, from typed columns, what need not be looked at again.
-MAY_BE_LEG: Final = (
-    "(name = 'llm_request' or operation_name is not null or tracekit_phase is not null "
-    "or (kind in (2, 3) and http_route is not null))"
-)
-
 #: SQL over `request_log`: the leg id of a row.
 LOG_LEG_ID: Final = "substr(md5(log_key), 1, 24)"
 
@@ -49,6 +40,14 @@ _TRIED: Final = (
     "case when attempt > 1 or superseded_attempt = 1 "
     "then [attempt, superseded_attempt, intended_start_unix_ns] end"
 )
+
+
+def may_be_leg() -> str:
+    """SQL over `spans`, true for every span that any source takes (and for some that none does).
+
+    Tells cheaply, from typed columns, what need not be looked at again.
+    """
+    return "(" + " or ".join(f"({when})" for when in span_sources().values()) + ")"
 
 
 class Snapshots(Protocol):

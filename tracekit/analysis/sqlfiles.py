@@ -38,7 +38,11 @@ _COLUMN: Final = re.compile(r"^-- ([a-z][a-z0-9_]*): (.+)$")
 
 @dataclass(frozen=True)
 class SqlFile:
-    """One file of ``sql/``: its layer, the relation it defines, its text and its header."""
+    """One file of ``sql/``: its layer, the relation it defines, its text and its header.
+
+    ``when`` (sources only): a cheap condition on typed columns of the input that every row the
+    file takes meets, so that a source nobody uses costs nothing.
+    """
 
     layer: str
     name: str
@@ -47,6 +51,7 @@ class SqlFile:
     grain: str
     inputs: str
     columns: dict[str, str]
+    when: str
 
     @property
     def body(self) -> str:
@@ -68,9 +73,9 @@ def sql_root() -> Path:
     )
 
 
-def _header(text: str) -> tuple[str, str, str, dict[str, str]]:
+def _header(text: str) -> tuple[str, str, str, dict[str, str], str]:
     purpose: list[str] = []
-    grain = inputs = ""
+    grain = inputs = when = ""
     columns: dict[str, str] = {}
     for line in text.splitlines():
         if not line.startswith("--"):
@@ -79,11 +84,13 @@ def _header(text: str) -> tuple[str, str, str, dict[str, str]]:
             grain = line.removeprefix("-- grain:").strip()
         elif line.startswith("-- inputs:"):
             inputs = line.removeprefix("-- inputs:").strip()
+        elif line.startswith("-- when:"):
+            when = line.removeprefix("-- when:").strip()
         elif (grain or inputs) and (match := _COLUMN.match(line)):
             columns[match.group(1)] = match.group(2).strip()
         else:
             purpose.append(line.removeprefix("--").strip())
-    return " ".join(purpose), grain, inputs, columns
+    return " ".join(purpose), grain, inputs, columns, when
 
 
 @cache
@@ -95,6 +102,11 @@ def load(layer: str, name: str) -> SqlFile:
     except OSError:
         raise SourceError("no such SQL file", where=f"sql/{layer}/{name}.sql") from None
     return SqlFile(layer, name, text, *_header(text))
+
+
+def span_sources() -> dict[str, str]:
+    """Source files over `spans` → their ``when`` (SQL)."""
+    return {name: sql.when for name in SOURCES if (sql := load("sources", name)).inputs == "spans"}
 
 
 def names(layer: str) -> tuple[str, ...]:

@@ -16,11 +16,11 @@ from tracekit.analysis.derive import DERIVED, derive, load_legs
 from tracekit.analysis.settle import count_new_legs
 from tracekit.analysis.settled import (
     LOG_LEG_ID,
-    MAY_BE_LEG,
     SPAN_LEG_ID,
     Snapshots,
     add_related,
     done_legs,
+    may_be_leg,
 )
 from tracekit.lake.schema import TABLES
 from tracekit.lake.store import Snapshot
@@ -34,18 +34,20 @@ _SPAN_IDENTITY: Final = (
     "process_rank",
 )
 
-_WANTED: Final = {
-    "spans": f"""
+
+def _wanted(table: str, inside: str) -> str:
+    """SQL: keys of the rows ``inside`` that are not known to be settled already."""
+    if table == "request_log":
+        return f"select log_key {inside} and {LOG_LEG_ID} not in (select leg_id from done)"
+    return f"""
         select trace_id from (
             select trace_id,
-                {MAY_BE_LEG} and {SPAN_LEG_ID} not in (select leg_id from done) as is_new
-            {{inside}})
+                {may_be_leg()} and {SPAN_LEG_ID} not in (select leg_id from done) as is_new
+            {inside})
         group by trace_id
         having bool_or(is_new) or trace_id not in (select trace_id from done
             where trace_id is not null)
-    """,
-    "request_log": (f"select log_key {{inside}} and {LOG_LEG_ID} not in (select leg_id from done)"),
-}
+    """
 
 
 class Tail:
@@ -109,8 +111,7 @@ class Tail:
         inside = f"from ({files.scan_sql()}) where ingested_unix_ns >= {self.watermark_unix_ns}"
         if self._through is not None:
             inside += f" and ingested_unix_ns <= {self._through}"
-        wanted = _WANTED[table].format(inside=inside)
-        con.execute(f"create or replace temp table wanted as {wanted}")
+        con.execute(f"create or replace temp table wanted as {_wanted(table, inside)}")
         con.execute(
             f"create or replace temp table arrived as select * {inside} "
             f"and {key} in (select {key} from wanted)"

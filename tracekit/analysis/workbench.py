@@ -9,6 +9,7 @@ the engine would still write inside the folders it may read.
 from __future__ import annotations
 
 import json
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -30,6 +31,11 @@ if TYPE_CHECKING:
 
 DEFAULT_TIME_LIMIT_S: Final = 60.0
 DEFAULT_ROW_LIMIT: Final = 10_000
+_LONGEST_LIMIT_S: Final = 86_400
+
+#: Every DuckDB file has this behind its checksum.
+_DUCKDB_MAGIC: Final = b"DUCK"
+_DUCKDB_MAGIC_AT: Final = 8
 
 #: A file written so opens in every DuckDB from 1.5 on.
 _STORAGE_VERSION: Final = "v1.5.0"
@@ -79,8 +85,13 @@ class Workbench:
         time_limit_s: float = DEFAULT_TIME_LIMIT_S,
         row_limit: int | None = DEFAULT_ROW_LIMIT,
     ) -> None:
-        if time_limit_s <= 0 or (row_limit is not None and row_limit <= 0):
-            raise UsageError("the time limit and the row limit must be above 0")
+        if not 0 < time_limit_s <= _LONGEST_LIMIT_S:
+            raise UsageError(
+                f"the time limit must be above 0 s and at most {_LONGEST_LIMIT_S} s (a day), "
+                f"not {time_limit_s:g}"
+            )
+        if row_limit is not None and row_limit <= 0:
+            raise UsageError("the row limit must be above 0")
         self._con = session.con
         self._time_limit_s = time_limit_s
         self._row_limit = row_limit
@@ -161,41 +172,55 @@ def export(
     """Write relations with their comments into one DuckDB file; rows per relation.
 
     The file holds copies, so compaction and retention of the store do not reach it. It appears
-    whole or not at all. UsageError if it exists and may not be overwritten, or for an unknown
-    relation.
+    whole or not at all. UsageError if it exists and may not be overwritten (only a DuckDB file
+    ever is), or for an unknown relation.
     """
     known = relation_names(session)
     chosen = known if relations is None else relations
     for name in chosen:
         if name not in known:
             raise UsageError(f"no relation {name!r}; there are {', '.join(known)}")
-    if dest.exists() and not overwrite:
-        raise UsageError(f"{dest} exists; remove it or pass --overwrite")
+    if dest.exists() or dest.is_symlink():
+        if not _is_duckdb(dest):
+            raise UsageError(f"{dest} exists and is no DuckDB file; name another file")
+        if not overwrite:
+            raise UsageError(f"{dest} exists; remove it or pass --overwrite")
     if not dest.parent.is_dir():
         raise UsageError(f"no such folder: {dest.parent}")
-    part = dest.with_name(f".{dest.name}.part")
-    part.unlink(missing_ok=True)
+    with tempfile.TemporaryDirectory(dir=dest.parent, prefix=".tracekit-export-") as folder:
+        part = Path(folder) / dest.name
+        try:
+            counts = _write_database(session, part, chosen)
+        except duckdb.Error as error:
+            raise UsageError(f"cannot export to {dest}: {_explain(error)}") from None
+        part.replace(dest)
+    return counts
+
+
+def _write_database(session: Session, file: Path, relations: tuple[str, ...]) -> dict[str, int]:
     con = session.con
     counts: dict[str, int] = {}
+    con.execute(
+        f"attach {_text(str(file))} as tracekit_export (storage_version '{_STORAGE_VERSION}')"
+    )
     try:
-        con.execute(
-            f"attach {_text(str(part))} as tracekit_export (storage_version '{_STORAGE_VERSION}')"
-        )
-        try:
-            for name in chosen:
-                target = f"tracekit_export.main.{_name(name)}"
-                con.execute(f"create table {target} as from {_name(name)}")
-                for statement in _comments(session, name, target):
-                    con.execute(statement)
-                counts[name] = int(one(con, f"select count(*) from {target}")[0])
-        finally:
-            con.execute("detach tracekit_export")
-        part.replace(dest)
-    except duckdb.Error as error:
-        raise UsageError(f"cannot export to {dest}: {_explain(error)}") from None
+        for name in relations:
+            target = f"tracekit_export.main.{_name(name)}"
+            con.execute(f"create table {target} as from {_name(name)}")
+            for statement in _comments(session, name, target):
+                con.execute(statement)
+            counts[name] = int(one(con, f"select count(*) from {target}")[0])
     finally:
-        part.unlink(missing_ok=True)
+        con.execute("detach tracekit_export")
     return counts
+
+
+def _is_duckdb(path: Path) -> bool:
+    """Whether the first bytes are those of a DuckDB database, which the exports here are, too."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return file.read(_DUCKDB_MAGIC_AT + len(_DUCKDB_MAGIC)).endswith(_DUCKDB_MAGIC)
 
 
 @dataclass(frozen=True)
