@@ -267,7 +267,7 @@ def test_a_late_span_revises_its_own_request_only(
         report = Settler(store).run_pass(NOW_NS + 3700 * S)
         assert (report.settled, report.revised) == (1, 1)
         session.refresh()
-        second = NOW_NS + 3700 * S
+        second = NOW_NS + 3700 * S - settle._CHUNKS_MAX
         assert session.con.execute(query).fetchall() == [(2, second, first), (2, first, None)]
     assert store.snapshot("requests").rows == 3
     # the same span once more is nothing new

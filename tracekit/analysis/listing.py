@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from tracekit import chunks
-from tracekit.analysis._duck import one
 from tracekit.errors import UsageError
 from tracekit.lake.schema import RECORD_COLUMNS
 from tracekit.names import STATUSES
@@ -51,7 +50,8 @@ def count_requests(
     """How many requests `list_requests` has without ``last``."""
     where, params = _where(slow=slow, status=status, worker=worker)
     query = f"select count(*) from window_requests as r{where}"
-    return int(one(session.con, query, params)[0])
+    [(total,)] = session.con.execute(query, params).fetchall()
+    return int(total)
 
 
 def _query(

@@ -7,7 +7,8 @@ Owns how raw tables, settled rows and the tail become the relations ``spans``, `
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -157,7 +158,7 @@ class Session:
     ) -> None:
         self.close()
 
-    def _define(self, snapshots: Pinned, renewed: Collection[str]) -> None:
+    def _define(self, snapshots: Pinned, renewed: AbstractSet[str]) -> None:
         self._define_raw(snapshots, renewed)
         if not self._defined or not renewed.isdisjoint(DERIVED):
             self._define_settled(snapshots)
@@ -179,7 +180,7 @@ class Session:
     def _through_filter(self, column: str = "ingested_unix_ns") -> str:
         return "" if self._through is None else f" and {column} <= {self._through}"
 
-    def _define_raw(self, snapshots: Pinned, renewed: Collection[str]) -> None:
+    def _define_raw(self, snapshots: Pinned, renewed: AbstractSet[str]) -> None:
         once = "qualify row_number() over (partition by {} order by ingested_unix_ns) = 1"
         unique = {"spans": once.format(_SPAN_IDENTITY), "request_log": once.format("log_key")}
         for name in (*unique, *_RAW_PLAIN):

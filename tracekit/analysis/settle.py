@@ -161,7 +161,10 @@ class Settler:
         self._store.append("requests", _rows(con, "requests", ""))
 
     def _watermark(self, con: duckdb.DuckDBPyConnection, bound: int) -> int:
-        """At most ``bound``. No raw row prepared before it is to settle: waiting legs and unripe traces hold it."""
+        """At most ``bound``, and no raw row stamped before it is still to settle.
+
+        Waiting legs and unripe traces hold it.
+        """
         held = one(
             con,
             """

@@ -6,6 +6,7 @@ Owns parsing ``ttft=800ms,tpot=50ms,e2e=10s`` and the one-row relation ``slo`` t
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from typing import Any, Final
@@ -92,7 +93,7 @@ def parse_slo(text: str | None) -> Slo:
         if not equals or match is None:
             raise UsageError(f"{part!r} is not an SLO; {_HOW}")
         limit = float(match.group(1)) * _UNIT_MS[match.group(2)]
-        if limit <= 0:
-            raise UsageError(f"the SLO for {name} must be above zero")
+        if not 0 < limit < math.inf:
+            raise UsageError(f"the SLO for {name} must be above zero and finite")
         limits[name] = limit
     return Slo(ttft_ms=limits.get("ttft"), tpot_ms=limits.get("tpot"), e2e_ms=limits.get("e2e"))

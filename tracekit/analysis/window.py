@@ -54,6 +54,8 @@ def parse_duration_ns(text: str) -> int:
         pos = match.end()
     if pos != len(text) or not text:
         raise UsageError(f"{text!r} is not a duration; write e.g. 15m, 1h30m, 250ms, 14d")
+    if total >= 1 << 63:
+        raise UsageError(f"{text[:40]!r} is too long; 64-bit nanoseconds reach 292 years")
     return int(total)
 
 
