@@ -330,13 +330,12 @@ def _test_span(trace_id: str) -> dict[str, Any]:
 
 def _wait(store: Store, trace_ids: set[str], deadline: float) -> set[str]:
     """The trace ids that are not in ``spans`` by ``deadline`` (monotonic seconds)."""
-    import duckdb
-
+    from tracekit.lake.duck import connect
     from tracekit.lake.store import StoreReader
 
     reader = StoreReader(store)
     since = time.time_ns() - 60 * 1_000_000_000
-    with duckdb.connect() as con:
+    with connect() as con:
         while True:
             snapshot = reader.snapshot("spans").select("ingested_unix_ns", low=since)
             rows = con.execute(

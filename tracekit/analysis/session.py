@@ -13,13 +13,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-import duckdb
 import polars as pl
 
 from tracekit.analysis.derive import DERIVED
 from tracekit.analysis.settled import Pinned
 from tracekit.analysis.tail import Tail
 from tracekit.analysis.window import ALL, Window
+from tracekit.lake.duck import connect
 from tracekit.lake.schema import TABLES
 from tracekit.lake.stamping import WATERMARK_APP
 from tracekit.lake.store import Snapshot, Store, StoreReader
@@ -62,7 +62,7 @@ class Session:
         self.model = model
         self.route = route
         self._through = ingested_through_unix_ns
-        self.con = duckdb.connect()
+        self.con = connect()
         self.con.execute("set preserve_insertion_order = false")
         # nothing here outlives the process: checkpoints would only rewrite the tail
         self.con.execute("set checkpoint_threshold = '1TB'")

@@ -26,6 +26,7 @@ from tracekit.analysis.settled import (
     done_legs,
     may_be_leg,
 )
+from tracekit.lake.duck import connect
 from tracekit.lake.lock import settle_lock
 from tracekit.lake.maintain import maintenance_pass
 from tracekit.lake.schema import TABLES
@@ -80,7 +81,7 @@ class Settler:
         watermark = self._store.txn_version("requests", WATERMARK_APP) or 0
         # revisions order passes, also where the clock was set back
         self._revision = max(now - _CHUNKS_MAX, self._revision + 1, watermark + 1)
-        con = duckdb.connect()
+        con = connect()
         try:
             con.execute("set preserve_insertion_order = false")
             return self._pass(con, now, watermark)

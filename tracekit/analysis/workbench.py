@@ -24,6 +24,7 @@ import pyarrow as pa
 from tracekit.analysis._duck import one
 from tracekit.analysis.attribution import ATTRIBUTION
 from tracekit.errors import UsageError
+from tracekit.lake.duck import connect
 from tracekit.lake.schema import TABLES
 
 if TYPE_CHECKING:
@@ -152,7 +153,7 @@ def check_select(query: str) -> None:
     kind = statements[0].type
     if kind != duckdb.StatementType.SELECT:
         raise UsageError(f"only SELECT may run here, not {kind.name}")
-    with duckdb.connect() as parser:
+    with connect() as parser:
         ((text,),) = parser.execute("select json_serialize_sql(?)", [query]).fetchall()
     tree = json.loads(text)
     if tree.get("error"):

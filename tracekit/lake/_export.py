@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import duckdb
-
 from tracekit.errors import UsageError
 from tracekit.lake._rewrite import small_files
+from tracekit.lake.duck import connect
 from tracekit.lake.schema import TABLES
 from tracekit.lake.store import Store
 
@@ -127,7 +126,7 @@ def export(
     snapshots = [store.snapshot(name) for name in dict.fromkeys(wanted)]
     where.mkdir(parents=True, exist_ok=True)
     written = []
-    with duckdb.connect() as con:
+    with connect() as con:
         # The rows' order means nothing in a table, and keeping it costs memory.
         con.execute("SET preserve_insertion_order = false")
         for snapshot in snapshots:

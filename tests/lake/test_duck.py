@@ -1,0 +1,22 @@
+"""What tracekit prints to standard output is its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import tracekit
+from tracekit.lake.duck import connect
+
+
+def test_duckdb_shows_no_progress_bar() -> None:
+    with connect() as con:
+        assert con.sql("select current_setting('enable_progress_bar')").fetchall() == [(False,)]
+
+
+def test_every_connection_is_made_so() -> None:
+    root = Path(tracekit.__file__).parent.parent
+    packages = ("tracekit", "collectors", "dashboards")
+    files = [path for package in packages for path in (root / package).rglob("*.py")]
+    assert len(files) > 100
+    others = {path.name for path in files if "duckdb.connect(" in path.read_text()}
+    assert others == {"duck.py"}
