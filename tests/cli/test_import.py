@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 from pathlib import Path
@@ -108,3 +109,37 @@ def test_no_progress_bar_outside_a_terminal(run_process: RunProcess, tmp_path: P
     file = traffic.write(tmp_path / "t.jsonl", last=2)
     done = run_process("import", file, "--store", tmp_path / "store")
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "code"),
+    [
+        ("notes.txt", b"just words\n", 3),
+        ("cut.jsonl.gz", b"\x1f\x8b\x08\x00\x00", 3),
+        ("empty.csv", b"", 0),
+        ("unit.csv", b"request,TTFT\na,30\nb,45\n", 2),
+        ("twice.csv", b"id,ttft_ms,ttft_ms\na,30,40\n", 2),
+    ],
+)
+def test_a_file_of_no_use_leaves_no_store(
+    name: str, data: bytes, code: int, run: Run, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_bytes(data)
+    store = tmp_path / "new" / "store"
+    result = run("import", tmp_path / name, "--store", store)
+    assert result.exit_code == code, result.output
+    assert not store.parent.exists()
+
+
+def test_what_decodes_of_a_cut_file_is_taken(run: Run, tmp_path: Path) -> None:
+    file = traffic.write(tmp_path / "t.jsonl", last=200)
+    packed = tmp_path / "t.jsonl.gz"
+    packed.write_bytes(gzip.compress(file.read_bytes())[:-2000])
+    result = run("import", packed, "--store", tmp_path / "store")
+    assert result.exit_code == 0, result.output
+    assert re.search(
+        r"refused 1: cut_short at t\.jsonl\.gz:\d+|refused 1: cut_short", result.stdout
+    )
+    assert "get the whole file again" in " ".join(result.stdout.split())
+    taken = int(re.search(r"(\d+) rows taken", result.stdout)[1])  # type: ignore[index]
+    assert 100 < taken < 400

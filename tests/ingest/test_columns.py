@@ -93,6 +93,18 @@ def units(cells: Cells) -> dict[str, str | None]:
         ("kv_bytes", "kv_bytes", None),
         ("kv_transfer_bytes (MiB)", "kv_bytes", "mib"),
         ("\ufeffrequest_id", "request_id", None),
+        ("send_time_unix_ns", "start_unix_ns", "ns"),
+        ("end_time_unix_ms", "end_unix_ns", "ms"),
+        # Others' words for what went into the cache.
+        ("created_cache_tokens", "cache_write_tokens", None),
+        ("usage.prompt_tokens_details.created_cache_tokens", "cache_write_tokens", None),
+        ("usage.prompt_tokens_details.cache_write_tokens", "cache_write_tokens", None),
+        ("usage.cache_creation_input_tokens", "cache_write_tokens", None),
+        ("cacheWriteInputTokens", "cache_write_tokens", None),
+        ("usage.cacheWriteInputTokens", "cache_write_tokens", None),
+        ("cache tokens written", "cache_write_tokens", None),
+        ("input_cache_creation", "cache_write_tokens", None),
+        ("캐시 쓰기 토큰", "cache_write_tokens", None),
     ],
 )
 def test_headers(header: str, target: str, unit: str | None) -> None:
@@ -150,6 +162,11 @@ def test_the_alias_table_is_sound() -> None:
         "chat_history",
         "system_prompt",
         "completion",
+        "prompt_details",
+        "response_info",
+        "details.prompt",
+        "prompt_start",
+        "usage.prompt_tokens_details.text",
     ],
 )
 def test_columns_of_text(name: str) -> None:
@@ -157,7 +174,22 @@ def test_columns_of_text(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["prompt_id", "response_time", "region", "content_type", "context_length", "user.id"]
+    "name",
+    [
+        "prompt_id",
+        "response_time",
+        "region",
+        "content_type",
+        "context_length",
+        "user.id",
+        "usage.prompt_tokens_details",
+        "usage.prompt_tokens_details.audio_tokens",
+        "usage.completion_tokens_details.unheard_of_tokens",
+        "input_throughput",
+        "response_sent_ts",
+        "output_speed",
+        "prompt_cost",
+    ],
 )
 def test_columns_without_text(name: str) -> None:
     assert not holds_text(name)
@@ -183,8 +215,8 @@ def test_rules() -> None:
 @pytest.mark.parametrize(
     ("rule", "message"),
     [
-        ("ttft_mss", "did you mean ttft_ms"),
-        ("nothing_like_it", "there is no column 'nothing_like_it'"),
+        ("ttft_mss", r"did you mean ttft_ms.*\? ours: ttft_ms, .*request_id, trace_id.*, ignore"),
+        ("zzz", "there is no column 'zzz'; ours: request_id, trace_id.*, extra, ignore"),
         ("", "there is no column"),
         ("ttft_ms:parsec", "cannot be in 'parsec'; units: h, min, ms, ns, s, us"),
         ("input_tokens:s", "it has no unit to give"),
@@ -206,6 +238,48 @@ def test_a_rule_beats_names_and_units() -> None:
 def test_a_rule_for_no_column_is_a_mistake() -> None:
     with pytest.raises(UsageError, match=r"has no column 'Ttft2'.*its columns: TTFT, x"):
         plan({"TTFT": ["0.5"], "x": ["1"]}, Ttft2="ttft_ms")
+
+
+def test_a_rule_for_no_column_lists_the_nearest_first() -> None:
+    with pytest.raises(UsageError, match=r"did you mean 'Delay'\? its columns: Delay, x"):
+        plan({"x": ["1"], "Delay": ["0.5"]}, Dellay="ttft_ms")
+
+
+def test_a_rule_without_a_unit_takes_that_of_the_header() -> None:
+    cells = {"total (s)": [300], "wait [ms]": [200]}
+    rules = {"total (s)": "e2e_ms", "wait [ms]": "queue_ms"}
+    made = plan_columns(
+        list(cells), cells.__getitem__, rules=parse_mapping(rules), where="x", delimiter=","
+    )
+    assert made.mapped == {"total (s)": "e2e_ms:s", "wait [ms]": "queue_ms:ms"}
+
+
+@pytest.mark.parametrize(
+    ("cells", "hint"),
+    [
+        ({"sent": ["2026-11-29T12:00:00Z"]}, "--map sent=start_unix_ns"),
+        ({"gone_out": [1795953600]}, "gone_out; if one is what the file lacks"),
+        ({"closed_end": [1795953600123]}, "--map closed_end=end_unix_ns"),
+        ({"first_byte_ms": [5.0]}, "--map first_byte_ms=ttft_ms"),
+        ({"request_took": ["3.2s"]}, "--map request_took=e2e_ms"),
+        ({"bits": [[1795953600123456789, 1795953600223456789]]}, "--map bits=chunk_offsets_ms:ns"),
+        ({"speed": [5.0]}, None),
+        ({"tokens_per_second_peak": [5.0]}, None),
+        ({"seed": [1234]}, None),
+    ],
+)
+def test_times_under_unknown_names_are_pointed_at(cells: Cells, hint: str | None) -> None:
+    made = plan({"input_tokens": [5], **cells})
+    found = [n for n in made.notices if n.startswith("times under names")]
+    assert len(found) == (hint is not None)
+    assert hint is None or hint in found[0]
+    name = next(iter(cells))
+    assert not plan({"input_tokens": [5], **cells}, **{name: "extra"}).notices
+
+
+def test_times_are_not_pointed_at_where_none_is_missing() -> None:
+    known: Cells = {"start_unix_ns": [1795953600 * 10**9], "ttft_ms": [5], "e2e_ms": [50]}
+    assert not plan({**known, "headers_ms": [4], "sent": ["2026-11-29T12:00:00Z"]}).notices
 
 
 def test_a_rule_matches_a_header_written_otherwise() -> None:
@@ -402,6 +476,34 @@ DECIDED: list[tuple[str, Cells, dict[str, str]]] = [
         {"TTFT": [0.5, 0.5, 0.4, 9.0], "latency": [2.0, 3.0, 2.0, 2.0]},
         {"ttft_ms": "s", "e2e_ms": "s"},
     ),
+    (
+        "bad rows are no evidence, if most are good",
+        {"TTFT": [0.5, 0.5, 0.4, 9e9, 8e9], "latency": [2.0, 3.0, 2.0, 2.0, 3.0]},
+        {"ttft_ms": "s", "e2e_ms": "s"},
+    ),
+    (
+        "nor are calls that were turned away",
+        {
+            "TTFT": [0.45, 0.61, 0.001, 0.002, 0.001],
+            "total_latency": [5.2, 4.8, 0.001, 0.002, 0.001],
+            "http_status": [200, 200, 429, 429, 503],
+        },
+        {"ttft_ms": "s", "e2e_ms": "s"},
+    ),
+    (
+        "nor are failed ones",
+        {
+            "latency": [300, 400, 0.2, 0.3, 0.1],
+            "output_tokens": [50, 60, "", "", ""],
+            "error": ["", "", "busy", "busy", "busy"],
+        },
+        {"e2e_ms": "ms"},
+    ),
+    (
+        "nor are rows that will be refused",
+        {"latency": [3.2, 4.1, 2e9, 3e9, 4e9], "output_tokens": [150, 160, "x", -5, 0.5]},
+        {"e2e_ms": "s"},
+    ),
     ("zeros and gaps have any unit", {"TTFT": [0, "", None], "queue": ["-", 0, 0]}, {}),
 ]
 
@@ -441,6 +543,10 @@ def test_the_decision_is_told() -> None:
         ({"ttft_ms": [400, 600], "queue": [0.05, 0.2]}, ["'queue': its median 0.125 could be"]),
         ({"queue": [5, 6]}, ["'queue'"]),
         ({"latency": [1e-9, 1e30]}, ["fits in no unit", "--map latency=e2e_ms:s or"]),
+        # Most rows are good for nothing: that is not decided by the few others.
+        ({"latency": [2.0, 1e30, 1e29, 1e28]}, ["fits in no unit"]),
+        # The typical value is one of a good row.
+        ({"TTFT": [30, 40, 50, 1e30, -7]}, ["'TTFT': its median 40 could be 40 s or 40 ms"]),
     ],
 )
 def test_what_cannot_be_told_is_asked(cells: Cells, words: list[str]) -> None:

@@ -22,11 +22,12 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from tracekit.errors import SourceError, UsageError
-from tracekit.ingest import files
+from tracekit.ingest import _messages, files
 from tracekit.ingest._json_split import split_objects
+from tracekit.ingest._messages import Message, Unreadable, read_messages, signals
 from tracekit.ingest._streams import opened
 from tracekit.ingest._wire import signal_of
-from tracekit.ingest.files import Message, Unreadable, detect, expand, read_messages, signals
+from tracekit.ingest.files import detect, expand
 
 SLOW_IS_FINE = [HealthCheck.too_slow]  # the machine may be busy
 DATA = Path(__file__).parents[1] / "data" / "vllm"
@@ -169,7 +170,6 @@ def test_every_message_of_every_format(content: str) -> None:
         b"# A readme\n\nSome words.\n",
         b"\x7fELF\x02\x01\x01" + bytes(100),
         b"PK\x03\x04" + bytes(range(200)),
-        b'{"some": "json"}\n{"other": "json"}\n',
         b"# HELP vllm:x\n# TYPE vllm:x gauge\nvllm:x 1\n",
         bytes(1000),
         b"\n\n\n\nhello\n" * 50,
@@ -183,6 +183,15 @@ def test_nothing_known_says_what_was_tried(data: bytes) -> None:
     assert "notes.txt" in text
     for word in ("collector file exporter", "varint", "4 bytes", "CSV", "Parquet", "gzip"):
         assert word in text
+
+
+@pytest.mark.parametrize("data", [b'{"some": "json", "lag": 3}\n', b"some,lag\njson,3\n"])
+def test_an_unknown_table_is_told_by_its_columns(data: bytes) -> None:
+    with pytest.raises(SourceError, match=r"nothing known: 'some', 'lag'; at notes.*--map lag="):
+        detect("notes", data, complete=True)
+    wrong = r"--map names 'lags', which is not among them \(did you mean 'lag'\?\)"
+    with pytest.raises(SourceError, match=wrong):
+        detect("notes", data, complete=True, mapping={"lags": "ttft_ms:ms"})
 
 
 @given(st.binary(max_size=200), st.booleans())
@@ -213,7 +222,7 @@ def test_a_bad_line_in_the_middle_has_its_number() -> None:
 
 
 def test_a_line_that_is_too_long_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "MAX_MESSAGE_BYTES", 100)
+    monkeypatch.setattr(_messages, "MAX_MESSAGE_BYTES", 100)
     found = read("otlp-jsonl", b"a\n" + b"x" * 1000 + b"\nb\n" + b"y" * 100 + b"\n" + b"z" * 101)
     assert [(m.row, type(m)) for m in found] == [
         (1, Message),
@@ -349,11 +358,72 @@ def test_cut_compressed_data_keeps_what_can_be_read(how: str, tmp_path: Path) ->
     path = tmp_path / "cut"
     path.write_bytes(whole[: len(whole) // 2])
     with opened(str(path), advanced=lambda _: None) as source:
-        found = list(read_messages("otlp-jsonl", source.content()))
+        found = list(read_messages("otlp-jsonl", source.content(), damage=lambda: source.damage))
     *good, bad = found
-    assert isinstance(bad, Unreadable) and bad.reason == "damaged_compression"
+    assert isinstance(bad, Unreadable) and bad.reason == "cut_short"
+    assert bad.row == len(good) + 1, "the line that is there in part is not another refusal"
     assert len(good) >= 5
     assert [m.data for m in good if isinstance(m, Message)] == lines[: len(good)]
+
+
+def zstd_with_checksum(data: bytes) -> bytes:
+    return zstandard.ZstdCompressor(write_checksum=True).compress(data)
+
+
+def flipped(data: bytes, at: int) -> bytes:
+    """``data`` with the byte at ``at`` changed."""
+    at %= len(data)
+    return data[:at] + bytes([data[at] ^ 0xFF]) + data[at + 1 :]
+
+
+TEXT = b"".join(b"%d,%s\n" % (i, os.urandom(8).hex().encode()) for i in range(20_000))
+
+DAMAGES: dict[str, tuple[bytes, str, bool]] = {
+    "gzip checksum": (flipped(gzip.compress(TEXT), -6), "damaged_compression", False),
+    "gzip length": (flipped(gzip.compress(TEXT), -2), "damaged_compression", False),
+    "zstd checksum": (flipped(zstd_with_checksum(TEXT), -2), "damaged_compression", False),
+    "gzip, then junk": (gzip.compress(TEXT) + b"junk", "damaged_compression", True),
+    "zstd, then junk": (zstandard.compress(TEXT) + b"junk and more", "damaged_compression", True),
+    "no gzip trailer": (gzip.compress(TEXT)[:-8], "cut_short", True),
+    "half a gzip trailer": (gzip.compress(TEXT)[:-3], "cut_short", True),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damage_after_the_content_loses_none_of_it(damage: str, tmp_path: Path) -> None:
+    data, reason, inside = DAMAGES[damage]
+    path = tmp_path / "damaged"
+    path.write_bytes(data)
+    with opened(str(path), advanced=lambda _: None) as source:
+        assert source.content().read() == TEXT
+        assert source.damage is not None
+        assert (source.damage.reason, source.damage.inside) == (reason, inside)
+        with source.seekable() as file:
+            assert file.read() == TEXT
+        assert source.head(len(TEXT) + 1) == (TEXT, False)
+
+
+@pytest.mark.parametrize("compress", [gzip.compress, COMPRESS["gzip in parts"], zstd_with_checksum])
+def test_damage_in_the_middle_ends_the_content_there(
+    compress: Callable[[bytes], bytes], tmp_path: Path
+) -> None:
+    data = compress(TEXT)
+    path = tmp_path / "damaged"
+    for at in (len(data) // 3, len(data) // 2):
+        path.write_bytes(data[:at] + bytes(4000) + data[at + 4000 :])
+        with opened(str(path), advanced=lambda _: None) as source:
+            found = source.content().read()
+            assert source.damage is not None and source.damage.reason == "damaged_compression"
+        assert len(found) > len(TEXT) // 10 and TEXT.startswith(found[: len(TEXT) // 10])
+
+
+@pytest.mark.parametrize("how", ["gzip", "gzip in parts"])
+def test_zeros_behind_gzip_are_padding(how: str, tmp_path: Path) -> None:
+    path = tmp_path / "padded"
+    path.write_bytes(COMPRESS[how](b"0123456789" * 9) + bytes(10_000))
+    with opened(str(path), advanced=lambda _: None) as source:
+        assert source.content().read() == b"0123456789" * 9
+        assert source.damage is None
 
 
 def test_damage_from_the_first_byte_is_one_error(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import pytest
 import zstandard
 
 from tracekit.errors import SourceError, UsageError
-from tracekit.ingest import importer
+from tracekit.ingest import _import_file
 from tracekit.ingest.importer import Progress, import_paths
 from tracekit.ingest.summary import ImportSummary
 from tracekit.lake.store import Store
@@ -171,7 +171,7 @@ def test_identity_is_more_than_the_ids(store: Store, tmp_path: Path) -> None:
 def test_batches_are_bounded_and_order_is_kept(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(importer, "BATCH_ROWS", 100)
+    monkeypatch.setattr(_import_file, "BATCH_ROWS", 100)
     path = lines(tmp_path / "a", *(line(n, count=30) for n in range(1, 21)))
     summary = run(store, path)
     assert summary.taken == 600
@@ -183,7 +183,7 @@ def test_batches_are_bounded_and_order_is_kept(
 def test_an_import_that_was_killed_goes_on_where_it_stopped(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(importer, "BATCH_ROWS", 100)
+    monkeypatch.setattr(_import_file, "BATCH_ROWS", 100)
     path = lines(tmp_path / "a", *(line(n, count=50) for n in range(1, 11)))
     real = Store.append
     commits = []

@@ -369,7 +369,9 @@ def test_a_rule_for_a_column_that_comes_late(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(_request_files, "BLOCK_ROWS", 1)
     data = lines({"id": "a", "ttft_ms": 1}, {"id": "b", "lat": 30})
     one, two, _ = batches(data, mapping={"lat": "e2e_ms:s"})
-    assert one.notices == ("log has no column 'lat' (--map) in its first rows",)
+    assert one.notices == (
+        "log has no column 'lat' (--map) in its first rows; they have: id, ttft_ms",
+    )
     assert rows(two)[0]["e2e_ms"] == 30_000.0
 
 

@@ -53,14 +53,21 @@ def import_command(
 
     Takes collector JSON lines, length-delimited protobuf, CSV, JSON lines and Parquet, also .gz
     and .zst, also whole folders. Importing a file again changes nothing. A bad line does not
-    stop the good ones; exit 3 if nothing in the files is known or usable.
+    stop the good ones, nor does the cut end of a file those before it; exit 3 if nothing in the
+    files is known or usable.
     """
     from tracekit.lake.store import Store
     from tracekit.report import import_text
 
     pairs = _pairs(mapping or [])
-    opened = Store.open(opt.store_path(store), create=True)
-    summary = import_with_progress(opened, paths, mapping=pairs, source=source, keep_text=keep_text)
+    path = opt.store_path(store)
+    summary = import_with_progress(
+        lambda: Store.open(path, create=True),
+        paths,
+        mapping=pairs,
+        source=source,
+        keep_text=keep_text,
+    )
     if as_json:
         out.write_json(summary.to_json())
     else:
@@ -84,7 +91,7 @@ def _pairs(texts: Sequence[str]) -> dict[str, str]:
 
 
 def import_with_progress(
-    store: Store,
+    store: Store | Callable[[], Store],
     paths: Sequence[str],
     *,
     mapping: dict[str, str] | None = None,

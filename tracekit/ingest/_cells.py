@@ -116,7 +116,7 @@ _STATUS: Final[dict[str, str]] = {
 }
 
 #: 2001-09-09, a billion seconds after 1970.
-_FIRST_UNIX_NS: Final = 10**18
+FIRST_UNIX_NS: Final = 10**18
 _INT64: Final = 1 << 63
 _EPOCH: Final = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 
@@ -400,7 +400,7 @@ def _iso_ns(match: re.Match[str], cell: object) -> tuple[int, bool]:
 
 def _is_unix(nanoseconds: Decimal) -> bool:
     """2001 to 2262; smaller numbers come from monotonic clocks."""
-    return _FIRST_UNIX_NS <= nanoseconds < _INT64
+    return FIRST_UNIX_NS <= nanoseconds < _INT64
 
 
 def _zone(text: str | None) -> dt.timezone:

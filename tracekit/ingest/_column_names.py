@@ -49,10 +49,22 @@ ALIASES: Final[dict[str, tuple[str, ...]]] = {
         "prompt_cached_tokens cache_read_tokens cache_read_input_tokens cache_hit_tokens "
         "prompt_cache_hit_tokens num_cached_tokens usage_prompt_tokens_details_cached_tokens "
         "usage_input_tokens_details_cached_tokens usage_cache_read_input_tokens "
-        "usage_prompt_cache_hit_tokens 캐시토큰 캐시토큰수 캐시된토큰",
+        "usage_prompt_cache_hit_tokens usage_prompt_cache_read_tokens usage_cached_tokens "
+        "input_cached_tokens usage_input_cached_tokens input_cache_read usage_input_cache_read "
+        "캐시토큰 캐시토큰수 캐시된토큰",
         "cache_write_tokens": "cache_write_tokens cache_creation_tokens "
-        "cache_creation_input_tokens cache_write_input_tokens "
-        "usage_cache_creation_input_tokens",
+        "cache_creation_input_tokens cache_write_input_tokens created_cache_tokens "
+        "cache_created_tokens cache_tokens_created cache_written_tokens written_cache_tokens "
+        "cache_tokens_written cached_write_tokens num_cache_write_tokens "
+        "num_cache_creation_tokens prompt_cache_write_tokens prompt_cache_creation_tokens "
+        "usage_cache_creation_input_tokens usage_cache_write_input_tokens "
+        "usage_cache_creation_tokens usage_cache_write_tokens "
+        "usage_prompt_tokens_details_created_cache_tokens "
+        "usage_prompt_tokens_details_cache_creation_tokens "
+        "usage_prompt_tokens_details_cache_write_tokens "
+        "usage_input_tokens_details_cache_creation_tokens "
+        "usage_input_tokens_details_cache_write_tokens "
+        "input_cache_creation usage_input_cache_creation 캐시쓰기토큰 캐시생성토큰",
         "output_tokens": "output_tokens completion_tokens output_token_count "
         "completion_token_count num_output_tokens num_completion_tokens n_output_tokens "
         "generated_tokens num_generated_tokens output_token completion_token tokens_out "
@@ -128,9 +140,13 @@ TEXT_WORDS: Final = frozenset(
 )
 #: unless it ends in one of these.
 SAFE_ENDINGS: Final = frozenset(
-    "id ids token tokens count len length size hash type kind code name ms us ns s sec time "
-    "latency duration rate bytes format role".split()
+    "id ids token tokens count len length size hash type kind code name ms us ns s sec secs "
+    "second seconds time times timestamp ts at date latency delay duration wait elapsed rate rps "
+    "tps throughput speed ratio score bytes chars characters number num index version cost price "
+    "usd format role status".split()
 )
+#: Endings that say nothing: ``prompt_tokens_details`` holds counts.
+_EMPTY_ENDINGS: Final = ("details", "detail", "info", "stats", "usage", "avg", "mean", "total")
 
 _BRACKETED: Final = re.compile(r"(.*?)[\s_]*[(\[{<]([^()\[\]{}<>]*)[)\]}>]\s*", re.DOTALL)
 _CAMEL: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
@@ -162,6 +178,8 @@ def keys_of(name: str) -> list[tuple[str, str | None]]:
     base, _, last = words.rpartition("_")
     if base and last and (unit := _cells.unit_of(last)):
         readings.append((base, unit))
+        if base.endswith("_unix"):  # send_time_unix_ns
+            readings.append((base.removesuffix("_unix"), unit))
     for suffix in ("ms", "us", "ns", "sec", "seconds", "초", "밀리초"):  # ttftms, 첫토큰초
         if words.endswith(suffix) and len(words) > len(suffix):
             readings.append((words[: -len(suffix)].rstrip("_"), _cells.unit_of(suffix)))
@@ -172,6 +190,8 @@ def holds_text(name: str) -> bool:
     """Whether a column's name says that it holds prompts or answers (any part of a path)."""
     for part in name.split("."):
         words = words_of(part).split("_")
+        while len(words) > 1 and words[-1] in _EMPTY_ENDINGS:
+            words.pop()
         if words[-1] not in SAFE_ENDINGS and not TEXT_WORDS.isdisjoint(words):
             return True
     return False

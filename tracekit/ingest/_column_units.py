@@ -1,7 +1,8 @@
 """A unit for every column of durations: what header, caller or cells say, else by evidence.
 
 Owns the sample that the evidence (`_units`) is taken from, and the question to the user where
-it does not decide.
+it does not decide. Rows that will be refused and failed requests are no evidence: a call that is
+turned away takes no plausible time.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ def with_units(
         for target, column in columns.items()
         if column.kind == "duration"
     }
+    durations = _of_good_rows(durations, columns, cells_of, comma_decimal)
     facts: dict[str, _units.Array] = {}
     for target in ("input_tokens", "cached_tokens", "output_tokens", "tokens_per_s"):
         if target in columns:
@@ -45,7 +47,7 @@ def with_units(
     with np.errstate(all="ignore"):  # rows with zeros and gaps
         decision = _units.decide(durations, facts)
     if decision.unclear:
-        raise UsageError(_question(decision.unclear, columns, durations, where))
+        raise UsageError(_question(decision, columns, durations, where))
     result: dict[str, Column] = {}
     for target, column in columns.items():
         if column.kind == "offsets":
@@ -79,6 +81,50 @@ def _sample(column: Column, cells: Sequence[object], comma_decimal: bool) -> _un
     return _units.Durations(raw=raw, fixed_ms=fixed, unit=column.unit)
 
 
+def _of_good_rows(
+    durations: dict[str, _units.Durations],
+    columns: Mapping[str, Column],
+    cells_of: Callable[[str], Sequence[object]],
+    comma_decimal: bool,
+) -> dict[str, _units.Durations]:
+    """The sample without rows that are no evidence; as it is, where nothing would be left."""
+    bad = {
+        i
+        for column in columns.values()
+        for i, cell in enumerate(cells_of(column.source))
+        if not _cells.is_null(cell) and _is_bad(column, cell, comma_decimal)
+    }
+    if not bad:
+        return durations
+    rows = list(bad)
+    result: dict[str, _units.Durations] = {}
+    for target, sample in durations.items():
+        raw, fixed = sample.raw.copy(), sample.fixed_ms.copy()
+        raw[rows] = fixed[rows] = np.nan
+        result[target] = replace(sample, raw=raw, fixed_ms=fixed)
+        if sample.open and not result[target].open:
+            return durations
+    return result
+
+
+def _is_bad(column: Column, cell: object, comma_decimal: bool) -> bool:
+    """Whether this cell makes its row no evidence."""
+    if column.target == "error":
+        return True
+    try:
+        if column.kind == "duration":
+            _cells.raw_duration(cell, comma_decimal=comma_decimal)
+        elif column.kind == "count":
+            _cells.parse_count(cell, comma_decimal=comma_decimal)
+        elif column.kind == "status":
+            if column.unit == "flag":
+                return _cells.parse_flag(cell) == 0
+            return _cells.parse_status(cell) == "error"
+    except CellError:
+        return column.kind != "status"
+    return False
+
+
 def _real(cell: object, comma_decimal: bool, factor: float) -> float:
     if _cells.is_null(cell):
         return np.nan
@@ -104,17 +150,18 @@ def _span_ms(
 
 
 def _question(
-    unclear: Mapping[str, tuple[str, ...]],
+    decision: _units.Decision,
     columns: Mapping[str, Column],
     durations: Mapping[str, _units.Durations],
     where: str,
 ) -> str:
     """What to ask the user: each unclear column with its readings and the --map for each."""
-    lines = [f"{where}: the unit of {len(unclear)} column(s) cannot be told"]
-    for target, readings in unclear.items():
+    lines = [f"{where}: the unit of {len(decision.unclear)} column(s) cannot be told"]
+    for target, readings in decision.unclear.items():
         column = columns[target]
         raw = durations[target].raw
-        typical = float(np.nanmedian(np.where(raw > 0, raw, np.nan)))
+        good = raw[(raw > 0) & decision.good[target]]
+        typical = float(np.median(good if good.size else raw[raw > 0]))
         if readings:
             meanings = " or ".join(_meaning(typical, unit) for unit in readings)
             lines.append(f"  {column.source!r}: its median {typical:g} could be {meanings}")

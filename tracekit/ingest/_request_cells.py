@@ -20,13 +20,20 @@ from tracekit.ingest._request_json import parse_json
 #: Longest list taken: a million chunks are hours of streaming.
 _MAX_ITEMS: Final = 1_000_000
 _MAX_OFFSET_MS: Final = 1e10
+#: From 2001 to 2262: points in time, which only the row's start turns into offsets.
+_UNIX_MS: Final = (1e12, 9.2e12)
 _MAX_HASH_CHARS: Final = 128
 
 
 def offsets_us(cell: object, ms_per: float) -> list[int]:
-    """[us] chunk offsets from a list in a unit of ``ms_per`` milliseconds; never backwards."""
+    """[us] chunk offsets from a list in a unit of ``ms_per`` milliseconds; never backwards.
+
+    They count from the start, or all of them from 1970.
+    """
     offsets = _numbers(cell)
-    if not all(0 <= offset * ms_per <= _MAX_OFFSET_MS for offset in offsets):
+    first = offsets[0] * ms_per if offsets else 0.0
+    low, high = _UNIX_MS if first >= _UNIX_MS[0] else (0.0, _MAX_OFFSET_MS)
+    if not all(low <= offset * ms_per <= high for offset in offsets):
         raise CellError("out_of_range", "an offset is negative or too large")
     scale = ms_per * 1e3
     rounded = [round(offset * scale) for offset in offsets]

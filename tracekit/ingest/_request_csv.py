@@ -12,34 +12,51 @@ import io
 import re
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import BinaryIO, Final
 
 from tracekit.errors import SourceError
-from tracekit.ingest._request_files import MAX_FIELDS, MAX_LINE, Block, Telling, unique_names
+from tracekit.ingest._request_files import MAX_FIELDS, MAX_LINE, Block, Double, Names, unique_names
+from tracekit.ingest._unpack import CUT_SHORT
 
 #: A quoted field that has not ended after this many lines was never meant to be one.
 _MAX_QUOTED_LINES: Final = 50
 
 _DELIMITERS: Final = (",", "\t", ";")
+#: The header is one of this many lines, blank ones and comments not counted.
+_HEADER_LINES: Final = 10
 
 
-def read_delimited(file: BinaryIO, where: str, *, telling: Telling, utf8: bool) -> Iterator[Block]:
+def read_delimited(
+    file: BinaryIO, where: str, *, known: Names, utf8: bool, cut: bool = False
+) -> Iterator[Block]:
     """Blocks of a CSV, TSV or semicolon file; the number of a row is its (first) line.
 
-    ``utf8``: the whole file is valid UTF-8. Raises `SourceError` if no header is found in which
-    ``telling`` knows a column.
+    ``utf8``: the whole file is valid UTF-8; ``cut``: it ends too early, so that a last line
+    without its end is no row. Raises `SourceError` if no line is found that is the header of a
+    request log.
     """
     encoding, notice = _encoding(file, utf8)
     text = io.TextIOWrapper(file, encoding=encoding, errors="replace", newline="")
     try:
         lines = _Lines(text)
-        names, delimiter = _header(lines, where, telling)
-        block = Block(names, complete=True, delimiter=delimiter)
+        header = _header(lines, where, known)
+        names, delimiter = header.names, header.delimiter
+        block = Block(names, complete=True, delimiter=delimiter, doubles=header.doubles)
         block.notices += notice
+        if header.skipped:
+            block.notices.append(
+                f"the header is line {lines.number}; the text above it is skipped: "
+                f"{header.skipped} line(s)"
+            )
+        fewest = 0  # fields of the shortest row so far
         while (line := lines.next()) is not None:
             number = lines.number
             cells = None if line is _TOO_LONG else _record(line, lines, delimiter, len(names))
-            if cells is None:
+            unended = line is not _TOO_LONG and line[-1] not in "\r\n"
+            if unended and (cut or (cells is not None and len(cells) < fewest)):
+                block.refuse(number, CUT_SHORT, "the file ends in the middle of this row")
+            elif cells is None:
                 block.refuse(number, "broken_line", "the line is too long or its quotes are broken")
             elif len(cells) > len(names) and any(cells[len(names) :]):
                 block.refuse(
@@ -50,6 +67,7 @@ def read_delimited(file: BinaryIO, where: str, *, telling: Telling, utf8: bool) 
                 )
             elif any(cell.strip() for cell in cells):
                 block.add(number, dict(zip(names, cells, strict=False)), len(line))
+                fewest = min(fewest or len(cells), len(cells))
             if block.full:
                 yield block
                 block = block.next()
@@ -59,15 +77,16 @@ def read_delimited(file: BinaryIO, where: str, *, telling: Telling, utf8: bool) 
             text.detach()  # the caller's file stays open
 
 
-def delimited_header(head: bytes, telling: Telling) -> tuple[list[str], str] | None:
-    """Column names and delimiter of a file that starts with ``head``, or None."""
+def is_delimited_log(head: bytes, known: Names) -> bool:
+    """Whether a file that starts with ``head`` has the header of a request log."""
     file = io.BytesIO(head)
     encoding, _ = _encoding(file, utf8=False)
     text = io.TextIOWrapper(file, encoding=encoding, errors="replace", newline="")
     try:
-        return _header(_Lines(text), "", telling)
+        _header(_Lines(text), "", known)
     except SourceError:
-        return None
+        return False
+    return True
 
 
 _TOO_LONG: Final = "\0too long"
@@ -123,30 +142,86 @@ def _decodes(head: bytes, encoding: str) -> bool:
     return True
 
 
-def _header(lines: _Lines, where: str, telling: Telling) -> tuple[list[str], str]:
+@dataclass(frozen=True)
+class _Header:
+    """The column names of a file; ``skipped``: lines of text above them."""
+
+    names: list[str]
+    doubles: dict[str, Double]
+    delimiter: str
+    skipped: int
+
+
+def _header(lines: _Lines, where: str, known: Names) -> _Header:
+    """The header, leaving ``lines`` behind it.
+
+    It is the first line, if that has a name that tells. It is a later one, for sheets begin with
+    titles, if that has more known names, two at least, and nothing but words, and a row of the
+    same width with a number under such a name comes next.
+    """
     forced: str | None = None
-    first = ""
-    while (line := lines.next()) is not None:
-        first = line.strip("\ufeff\r\n\t ;,")
+    read: list[str] = []
+    candidates: list[int] = []  # places in read
+    while len(candidates) <= _HEADER_LINES and (line := lines.next()) is not None:
+        read.append(line)
+        text = line.strip("\ufeff\r\n\t ;,")
         if match := re.fullmatch(r"sep=(.)\s*", line.lstrip("\ufeff"), re.IGNORECASE):
             forced = match[1]  # spreadsheets write and obey this first line
-        elif first and not first.startswith("#") and line is not _TOO_LONG:
-            break
-    best: tuple[tuple[int, int], list[str], str] | None = None
-    for delimiter in (forced,) if forced else _DELIMITERS:
-        cells = _split(line or "", delimiter) or []
-        names = unique_names([cell.strip() for cell in cells])
-        score = (sum(map(telling, names)), len(names))
-        if len(names) <= MAX_FIELDS and score[0] and (best is None or score > best[0]):
-            best = (score, names, delimiter)
+        elif text and not text.startswith("#"):
+            candidates.append(len(read) - 1)
+    best: tuple[int, _Header] | None = None
+    most = 0
+    for skipped, place in enumerate(candidates[:_HEADER_LINES]):
+        count, header = _as_header(read[place], forced, known, skipped)
+        if header is None or (skipped and count <= max(most, 1)):
+            continue
+        after = candidates[skipped + 1 : skipped + 2]
+        if not skipped or (after and _is_row(read[after[0]], header, known)):
+            best, most = (place, header), count
     if best is None:
+        first = read[candidates[0]].strip("\ufeff\r\n\t ;,") if candidates else ""
         seen = first[:200] + ("..." if len(first) > 200 else "")
         raise SourceError(
             f"no column of a request log is known in the header {seen!r}",
             where=where,
             how="name columns with --map their_name=our_name[:unit]",
         )
-    return best[1], best[2]
+    lines.give_back(read[best[0] + 1 :])
+    return best[1]
+
+
+def _as_header(
+    line: str, forced: str | None, known: Names, skipped: int
+) -> tuple[int, _Header | None]:
+    """The known names of a line that may be a header, and the header; (0, None) if it is none."""
+    best: tuple[tuple[int, int], int, _Header] | None = None
+    for delimiter in (forced,) if forced else _DELIMITERS:
+        cells = [] if line is _TOO_LONG else [c.strip() for c in _split(line, delimiter) or []]
+        names, doubles = unique_names(cells)
+        score = (sum(map(known.telling, names)), len(names))
+        if len(names) > MAX_FIELDS or not score[0] or (skipped and any(map(_is_number, cells))):
+            continue
+        if best is None or score > best[0]:
+            count = sum(map(known.known, names))
+            best = (score, count, _Header(names, doubles, delimiter, skipped))
+    return (0, None) if best is None else best[1:]
+
+
+def _is_row(line: str, header: _Header, known: Names) -> bool:
+    """Whether a line looks like a row of the table that ``header`` begins."""
+    cells = _split(line, header.delimiter) or []
+    pairs = zip(header.names, cells, strict=False)
+    return len(cells) == len(header.names) and any(
+        known.telling(name) and re.match(r"\s*[+-]?\.?\d", cell) for name, cell in pairs
+    )
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
 
 
 def _record(line: str, lines: _Lines, delimiter: str, width: int) -> list[str] | None:

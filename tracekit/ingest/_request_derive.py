@@ -11,12 +11,16 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from tracekit import chunks
+from tracekit.ingest._cells import FIRST_UNIX_NS
 
 Values = dict[str, list[Any]]
 Bad = dict[int, tuple[str, str]]
 
 #: Two numbers for one rate agree within this: tables are rounded.
 _SAME: Final = 0.05
+
+#: Chunk offsets from here on count from 1970.
+_FIRST_UNIX_US: Final = FIRST_UNIX_NS // 1000
 
 _ABORT_WORDS: Final = ("cancel", "abort", "disconnect", "interrupt", "closed by client")
 _TIMEOUT_WORDS: Final = ("timeout", "timed out", "timed_out", "deadline", "시간초과", "시간 초과")
@@ -43,8 +47,8 @@ def add_cache(values: Values) -> None:
 def from_chunks(values: Values, bad: Bad) -> None:
     """Packs chunk times; TTFT and total from them where the row gives none.
 
-    TTFT is the first chunk that holds a token: ``first_content`` if empty chunks came before
-    it, else ``first_chunk``.
+    Offsets that count from 1970 are made to count from the row's start. TTFT is the first chunk
+    that holds a token: ``first_content`` if empty chunks came before it, else ``first_chunk``.
     """
     for i, offsets in enumerate(values["chunk_offsets"]):
         tokens: list[int] | None = values["chunk_tokens"][i]
@@ -54,6 +58,15 @@ def from_chunks(values: Values, bad: Bad) -> None:
             offsets, tokens = both.offsets_us, both.tokens
         if not offsets:
             continue
+        if packed is None and offsets[0] >= _FIRST_UNIX_US:
+            start = values["start_unix_ns"][i]
+            if start is None:
+                bad.setdefault(i, ("no_start", "chunk times are points in time, without a start"))
+                continue
+            offsets = [offset - round(start / 1000) for offset in offsets]
+            if offsets[0] < 0:
+                bad.setdefault(i, ("chunk_before_start", "the first chunk is before the start"))
+                continue
         if tokens is not None and len(tokens) != len(offsets):
             detail = f"{len(offsets)} chunk offsets but {len(tokens)} chunk tokens"
             bad.setdefault(i, ("chunks_differ", detail))

@@ -16,6 +16,9 @@ import orjson
 
 from tracekit.ingest._request_files import MAX_FIELDS, MAX_LINE, Block, flatten
 
+#: What an OTLP export request holds; a request log has no such column.
+OTLP_KEYS: Final = ("resourceSpans", "resourceMetrics", "resourceLogs")
+
 
 def read_json_lines(file: BinaryIO) -> Iterator[Block]:
     """Blocks of a file with one JSON object a line; nested objects become dotted columns."""
@@ -162,6 +165,13 @@ def _take(block: Block, names: dict[str, None], number: int, value: Any, size: i
     if not isinstance(value, dict):
         block.refuse(number, "not_an_object", f"a JSON {_json_type(value)} is no row")
         return
+    if any(isinstance(value.get(key), list) for key in OTLP_KEYS):
+        detail = (
+            "an OTLP export request in a request log: to take the spans too, import the file "
+            "once more with --source otlp-jsonl"
+        )
+        block.refuse(number, "otlp_in_request_log", detail)
+        return
     row = flatten(value)
     if row is None:
         block.refuse(number, "too_many_fields", f"more than {MAX_FIELDS} fields")
@@ -169,6 +179,8 @@ def _take(block: Block, names: dict[str, None], number: int, value: Any, size: i
     if len(names) < MAX_FIELDS:
         for name in row:
             names.setdefault(name)
+    elif not names.keys() >= row.keys():
+        block.notices.append(f"more than {MAX_FIELDS} columns: further ones are not kept")
     block.add(number, row, size)
 
 

@@ -11,7 +11,13 @@ import pyarrow.parquet as pq
 
 from tracekit.errors import SourceError
 from tracekit.ingest._cells import UnixNs
-from tracekit.ingest._request_files import BLOCK_ROWS, MAX_FIELDS, Block, unique_names
+from tracekit.ingest._request_files import (
+    BLOCK_ROWS,
+    MAX_FIELDS,
+    Block,
+    Double,
+    unique_names,
+)
 
 
 def read_parquet(file: BinaryIO, where: str) -> Iterator[Block]:
@@ -19,8 +25,8 @@ def read_parquet(file: BinaryIO, where: str) -> Iterator[Block]:
     try:
         parquet = pq.ParquetFile(file)
         batches = parquet.iter_batches(batch_size=BLOCK_ROWS)
-        names = _leaf_names(parquet.schema_arrow)
-        block = Block(names, complete=True)
+        names, doubles = _leaf_names(parquet.schema_arrow)
+        block = Block(names, complete=True, doubles=doubles)
         number = 0
         for batch in batches:
             table = pa.Table.from_batches([batch])
@@ -40,14 +46,14 @@ def read_parquet(file: BinaryIO, where: str) -> Iterator[Block]:
         raise SourceError(f"not a readable Parquet file: {first[:200]}", where=where) from None
 
 
-def _leaf_names(schema: pa.Schema) -> list[str]:
+def _leaf_names(schema: pa.Schema) -> tuple[list[str], dict[str, Double]]:
     table = schema.empty_table()
     while any(pa.types.is_struct(kind) for kind in table.schema.types):
         table = table.flatten()
-    names = unique_names([name.strip() for name in table.schema.names])
+    names, doubles = unique_names([name.strip() for name in table.schema.names])
     if len(names) > MAX_FIELDS:
         raise ValueError(f"{len(names)} columns are too many for a request log")
-    return names
+    return names, doubles
 
 
 def _naive_times(table: pa.Table) -> list[str]:

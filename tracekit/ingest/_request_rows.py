@@ -71,11 +71,10 @@ class Tally:
             words = ", ".join(f"{word!r} ({n})" for word, n in self.statuses.most_common(5))
             lines.append(f"unknown status words, told from the row's other fields: {words}")
         if self.long_text:
-            lines.append(
-                f"long text is not kept: {', '.join(self.long_text)} (to keep it: --map NAME=note)"
-            )
+            names = ", ".join(sorted(self.long_text))
+            lines.append(f"long text is not kept: {names} (to keep it: --map NAME=note)")
         if self.nested:
-            lines.append(f"lists are not kept: {', '.join(self.nested)}")
+            lines.append(f"lists are not kept: {', '.join(sorted(self.nested))}")
         return lines
 
 
@@ -101,6 +100,7 @@ class Converter:
     def convert(self, block: Block, plan: Plan) -> Converted:
         """Rows of ``block``; the first block with any decides what tokens/s means."""
         values, bad = self._read(block.rows, plan)
+        self._set_aside(block, values, bad)
         if plan.cache_on_top:
             _request_derive.add_cache(values)
         self._drop_zeros(values)
@@ -217,6 +217,17 @@ class Converter:
         return None
 
     # -- rows ----------------------------------------------------------------------------------
+
+    def _set_aside(self, block: Block, values: Values, bad: Bad) -> None:
+        """Refuses totals and text below the table, before their numbers count for anything.
+
+        What has a start or a trace is a request, whatever its name.
+        """
+        for i in block.below:
+            if values["start_unix_ns"][i] is None and values["trace_id"][i] is None:
+                bad[i] = ("summary_row", "a total, average or text below the table, no request")
+                for column in values.values():
+                    column[i] = None
 
     def _drop_zeros(self, values: Values) -> None:
         for name in _NEVER_ZERO:

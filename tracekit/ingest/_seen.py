@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from typing import Final
 
-import duckdb
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tracekit.ingest.batch import TIME_COLUMN
+from tracekit.lake.duck import connect
 from tracekit.lake.store import Snapshot, Store
 
 _IDENTITY: Final[dict[str, tuple[str, ...]]] = {
@@ -60,7 +60,7 @@ class SeenRows:
     def __init__(self, store: Store) -> None:
         self._store = store
         self._snapshots: dict[str, Snapshot] = {}
-        self._connection = duckdb.connect()
+        self._connection = connect()
 
     def close(self) -> None:
         self._connection.close()

@@ -1,45 +1,33 @@
 """Bytes of an input: files, standard input, gzip and zstd, counted as they are read.
 
 Everything here is bounded in memory. Standard input and pipes are spooled to a temporary file,
-since their hash must be known before their first row is written.
+since their hash must be known before their first row is written. Compressed data that is cut or
+damaged ends where it cannot be read on (`_unpack`); `Source.damage` then says so.
 """
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import io
 import os
 import shutil
 import sys
 import tempfile
-import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, Final, cast
 
-import zstandard
-
 from tracekit.errors import SourceError, UsageError
+from tracekit.ingest._unpack import GZIP_MAGIC, ZSTD_MAGIC, Damage, Unpacked
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
 
 STANDARD_INPUT: Final = "-"
 
-ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
-_GZIP_MAGIC: Final = b"\x1f\x8b"
-
 _CHUNK_BYTES: Final = 1 << 18
-#: zstd frames may ask for a window this large (``zstd --long=27``) and no larger.
-_ZSTD_WINDOW_BYTES: Final = 1 << 27
-#: Compressed bytes fed at a time: zstd may make 30,000 times as much of them.
-_ZSTD_FEED_BYTES: Final = 1 << 11
-
-#: What reading a damaged or cut compressed file raises.
-COMPRESSION_ERRORS: Final = (EOFError, gzip.BadGzipFile, zlib.error, zstandard.ZstdError)
 
 
 class Source:
@@ -49,10 +37,11 @@ class Source:
         self.name = name
         self._raw = raw
         self._meter = _Meter(advanced)
+        self._unpacked: Unpacked | None = None
         raw.seek(0)
         magic = raw.read(4)
         self.compression = (
-            "gzip" if magic[:2] == _GZIP_MAGIC else "zstd" if magic == ZSTD_MAGIC else None
+            "gzip" if magic[:2] == GZIP_MAGIC else "zstd" if magic == ZSTD_MAGIC else None
         )
 
     @cached_property
@@ -62,33 +51,39 @@ class Source:
         return hashlib.file_digest(self._raw, "sha256").hexdigest()
 
     def content(self) -> BinaryIO:
-        """The decompressed content from its start; ends the stream given before."""
+        """The decompressed content from its start; ends the stream given before.
+
+        Where compressed data is cut or damaged the content ends, see `damage`.
+        """
         self._raw.seek(0)
         plain = cast(BinaryIO, io.BufferedReader(_Counted(self._raw, self._meter), _CHUNK_BYTES))
-        if self.compression == "gzip":
-            return cast(BinaryIO, gzip.GzipFile(fileobj=plain))
-        if self.compression == "zstd":
-            return cast(BinaryIO, io.BufferedReader(_Zstd(plain), _CHUNK_BYTES))
-        return plain
+        self._unpacked = None
+        if self.compression is None:
+            return plain
+        self._unpacked = Unpacked(plain, self.compression)
+        return cast(BinaryIO, io.BufferedReader(self._unpacked, _CHUNK_BYTES))
+
+    @property
+    def damage(self) -> Damage | None:
+        """Why the content given last ended before the file did; None if it did not (yet)."""
+        return None if self._unpacked is None else self._unpacked.damage
 
     def head(self, limit_bytes: int) -> tuple[bytes, bool]:
-        """Up to ``limit_bytes`` of the content, and whether that is all of it.
+        """Up to ``limit_bytes`` of the content, and whether that is all there should be.
 
         SourceError if compressed data is damaged from the first byte on.
         """
         stream = self.content()
         parts: list[bytes] = []
         left = limit_bytes
-        try:
-            while left > 0:
-                part = stream.read(min(_CHUNK_BYTES, left))
-                if not part:
-                    return b"".join(parts), True
-                parts.append(part)
-                left -= len(part)
-        except COMPRESSION_ERRORS as error:
-            if not parts:
-                raise self.damaged(error) from None
+        while left > 0:
+            part = stream.read(min(_CHUNK_BYTES, left))
+            if not part:
+                if self.damage is not None and not parts:
+                    raise self.unusable(self.damage)
+                return b"".join(parts), self.damage is None
+            parts.append(part)
+            left -= len(part)
         return b"".join(parts), False
 
     @contextmanager
@@ -96,19 +91,14 @@ class Source:
         """The content as a seekable file: itself, or a temporary copy if it is compressed.
 
         Reading itself is not counted, for its reader may go over it twice: say how far it is by
-        `reached`. SourceError if compressed data is damaged.
+        `reached`. Of damaged compressed data it is what can be read (`damage` is known then).
         """
         if self.compression is None:
             self._raw.seek(0)
             yield cast(BinaryIO, io.BufferedReader(_Counted(self._raw, _Meter(lambda _: None))))
             return
-        stream = self.content()
         with tempfile.TemporaryFile() as copy:
-            try:
-                while part := stream.read(_CHUNK_BYTES):
-                    copy.write(part)
-            except COMPRESSION_ERRORS as error:
-                raise self.damaged(error) from None
+            shutil.copyfileobj(self.content(), copy, _CHUNK_BYTES)
             copy.seek(0)
             yield cast(BinaryIO, copy)
 
@@ -118,9 +108,11 @@ class Source:
         if self.compression is None:
             self._meter.reached(position)
 
-    def damaged(self, error: Exception) -> SourceError:
-        """The error for compressed data that cannot be read."""
-        return SourceError(f"damaged {self.compression} data: {error}", where=self.name)
+    def unusable(self, damage: Damage) -> SourceError:
+        """The error for compressed data of which nothing can be used."""
+        return SourceError(
+            f"damaged {self.compression} data: {damage.detail}", where=self.name, how=damage.how
+        )
 
 
 def input_bytes(path: str) -> int | None:
@@ -201,41 +193,4 @@ class _Counted(io.RawIOBase):
     def readinto(self, buffer: WriteableBuffer) -> int:
         size = self._raw.readinto(buffer) or 0
         self._meter.reached(self._raw.tell())
-        return size
-
-
-class _Zstd(io.RawIOBase):
-    """Decompresses frame after frame; EOFError where the last one is cut.
-
-    (The library's own stream reader takes a cut frame for the end of the file.)
-    """
-
-    def __init__(self, source: BinaryIO) -> None:
-        self._source = source
-        self._context = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_BYTES)
-        self._frame = self._context.decompressobj()
-        self._in_frame = False
-        self._ready = memoryview(b"")
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: WriteableBuffer) -> int:
-        view = memoryview(buffer).cast("B")
-        while not self._ready:
-            part = b""
-            if self._frame.eof:
-                part = self._frame.unused_data
-                self._frame = self._context.decompressobj()
-                self._in_frame = False
-            part = part or self._source.read(_ZSTD_FEED_BYTES)
-            if not part:
-                if self._in_frame:
-                    raise EOFError("zstd data ends in the middle of a frame")
-                return 0
-            self._in_frame = True
-            self._ready = memoryview(self._frame.decompress(part))
-        size = min(len(view), len(self._ready))
-        view[:size] = self._ready[:size]
-        self._ready = self._ready[size:]
         return size

@@ -3,18 +3,18 @@
 Owns the evidence and the decision over a sample of rows; knows no file and no header. Every
 reading of every undecided column is tried against what is physically plausible for an LLM
 request (a first token does not take 1 ms, one stream does not yield 30,000 tokens a second) and
-against the row's other columns (TTFT <= total, tokens/s = output / total, ...). A reading that
-contradicts more than a tenth of the rows is out (a third, if none would be left: short tables
-have bad rows too). If exactly one is left it is taken, with the reason; if not, the caller must
-ask.
+against the row's other columns (TTFT <= total, tokens/s = output / total, ...). Rows that fit no
+reading are bad rows and no evidence, as long as most rows are good. A reading that contradicts
+more than a tenth of the good rows is out (a third, if none would be left). If exactly one is
+left it is taken, with the reason; if not, the caller must ask.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from tracekit.ingest._cells import MS_PER
 
 Array = NDArray[np.float64]
+Rows = NDArray[np.bool_]
 
 #: Durations that evidence can decide, most telling first.
 PRIMARY: Final = ("e2e_ms", "ttft_ms", "ttfa_ms", "tpot_ms")
@@ -74,12 +75,14 @@ class Durations:
 class Decision:
     """``units``: decided columns; ``reasons``: why; ``unclear``: column -> readings left.
 
-    An empty tuple of readings means that no unit makes sense of the column.
+    An empty tuple of readings means that no unit makes sense of the column. ``good``: the rows
+    that were evidence for ``unclear`` ones.
     """
 
     units: dict[str, str]
     reasons: dict[str, str]
     unclear: dict[str, tuple[str, ...]]
+    good: dict[str, Rows]
 
 
 def decide(columns: Mapping[str, Durations], facts: Mapping[str, Array]) -> Decision:
@@ -94,7 +97,8 @@ def decide(columns: Mapping[str, Durations], facts: Mapping[str, Array]) -> Deci
     known = {name: c.in_ms(c.unit or "ms") for name, c in columns.items() if not c.open}
 
     primary = [name for name in PRIMARY if name in columns and columns[name].open]
-    survivors, worst = _try_all(primary, columns, known, facts)
+    survivors, worst, good = _try_all(primary, columns, known, facts)
+    evidence = dict.fromkeys(primary, good)
     for i, name in enumerate(primary):
         left = tuple(dict.fromkeys(combination[i] for combination in survivors))
         if len(left) == 1:
@@ -110,7 +114,7 @@ def decide(columns: Mapping[str, Durations], facts: Mapping[str, Array]) -> Deci
     for name in columns:
         if name in _RANGES_MS or not columns[name].open:
             continue
-        left, reason = _part(name, columns[name], known, facts)
+        left, reason, evidence[name] = _part(name, columns[name], known, facts)
         if len(left) > 1 and len(family) == 1 and family <= set(left):
             left = tuple(family)
             reason = f"as the file's other durations without a unit are in {left[0]}"
@@ -118,14 +122,56 @@ def decide(columns: Mapping[str, Durations], facts: Mapping[str, Array]) -> Deci
             units[name], reasons[name] = left[0], reason
         else:
             unclear[name] = left
-    return Decision(units, reasons, unclear)
+    return Decision(units, reasons, unclear, {name: evidence[name] for name in unclear})
 
 
 _Combination = tuple[str, ...]
 
+
+@dataclass(frozen=True)
+class _Check:
+    """One thing that must hold: the rows that can show it, those that do not, and in words."""
+
+    there: Rows
+    broken: Rows
+    text: str
+
+
 #: How a reading contradicts the rows: the share of them, and in what.
 _Contradiction = tuple[float, str]
 _NONE: Final[_Contradiction] = (0.0, "")
+
+_Reading = TypeVar("_Reading", str, _Combination)
+
+
+def _judged(
+    checks: Mapping[_Reading, Sequence[_Check]],
+) -> tuple[dict[_Reading, _Contradiction], Rows]:
+    """The worst contradiction of each reading over the good rows, and those rows.
+
+    A row is good if it fits at least one reading. No reading is judged if most rows are bad.
+    """
+    broken = [_any_of([c.broken for c in found]) for found in checks.values()]
+    bad = np.logical_and.reduce(broken)
+    voters = _any_of([c.there for found in checks.values() for c in found])
+    if 2 * int(np.sum(bad)) > int(np.sum(voters)):
+        return {}, ~bad
+    worst = {
+        reading: max(((_share(c, ~bad), c.text) for c in found), default=_NONE)
+        for reading, found in checks.items()
+    }
+    return worst, ~bad
+
+
+def _any_of(rows: Sequence[Rows]) -> Rows | np.bool_:
+    result: Rows | np.bool_ = np.logical_or.reduce(rows) if rows else np.bool_(False)
+    return result
+
+
+def _share(check: _Check, good: Rows) -> float:
+    """Share of the good rows that can show it and do not; 0 if no row can."""
+    rows = int((check.there & good).sum())
+    return int((check.broken & good).sum()) / rows if rows else 0.0
 
 
 def _try_all(
@@ -133,22 +179,22 @@ def _try_all(
     columns: Mapping[str, Durations],
     known: Mapping[str, Array],
     facts: Mapping[str, Array],
-) -> tuple[list[_Combination], dict[_Combination, _Contradiction]]:
-    """Combinations of units that contradict few rows, and the worst contradiction of each."""
-    worst: dict[_Combination, _Contradiction] = {}
+) -> tuple[list[_Combination], dict[_Combination, _Contradiction], Rows]:
+    """Combinations of units that contradict few good rows, the worst contradiction of each, and
+    the good rows."""
+    checks: dict[_Combination, list[_Check]] = {}
     for readings in (_USUAL, _USUAL + _RARE):
         for combination in product(readings, repeat=len(names)):
-            if combination not in worst:
+            if combination not in checks:
                 ms = dict(known)
                 for name, unit in zip(names, combination, strict=True):
                     ms[name] = columns[name].in_ms(unit)
-                worst[combination] = max(
-                    _contradictions(ms, facts, frozenset(names)), default=_NONE
-                )
+                checks[combination] = list(_checks(ms, facts, frozenset(names)))
+        worst, good = _judged(checks)
         for tolerated in _TOLERATED:
             if survivors := [c for c, (share, _) in worst.items() if share <= tolerated]:
-                return survivors, worst
-    return [], worst
+                return survivors, worst, good
+    return [], worst, good
 
 
 def _reason(
@@ -166,63 +212,64 @@ def _reason(
     return "no other unit fits"
 
 
-def _contradictions(
+def _checks(
     ms: Mapping[str, Array], facts: Mapping[str, Array], names: frozenset[str]
-) -> Iterator[_Contradiction]:
-    """What is implausible in these milliseconds; only what involves one of ``names``."""
+) -> Iterator[_Check]:
+    """What is plausible for these milliseconds; only what involves one of ``names``."""
     for name in names:
         low, high = _RANGES_MS[name]
         text = f"{_short(name)} would lie outside {_duration(low)} to {_duration(high)}"
-        yield _share((ms[name] >= low) & (ms[name] <= high), ms[name]), text
+        yield _check((ms[name] >= low) & (ms[name] <= high), ms[name], text=text)
     for first, later in (("ttft_ms", "e2e_ms"), ("ttft_ms", "ttfa_ms"), ("ttfa_ms", "e2e_ms")):
         if not names.isdisjoint((first, later)) and first in ms and later in ms:
             text = f"{_short(first)} would exceed {_short(later)}"
-            yield _share(_within(ms[first], ms[later]), ms[first], ms[later]), text
+            yield _check(_within(ms[first], ms[later]), ms[first], ms[later], text=text)
 
     output, e2e = facts.get("output_tokens"), ms.get("e2e_ms")
     ttft, tpot = ms.get("ttft_ms"), ms.get("tpot_ms")
     if e2e is not None and "e2e_ms" in names:
         if (span := facts.get("span_ms")) is not None:
-            yield _share(_near(e2e, span), e2e, span), "the total would not be end less start"
+            text = "the total would not be end less start"
+            yield _check(_near(e2e, span), e2e, span, text=text)
         if output is not None:
             yield _output_rate(output, e2e)
     if e2e is not None and output is not None and not names.isdisjoint(("e2e_ms", "ttft_ms")):
-        yield _given_rate(e2e, ttft, output, facts)
+        yield from _given_rate(e2e, ttft, output, facts)
     if tpot is not None and output is not None and e2e is not None:
         if not names.isdisjoint(("tpot_ms", "e2e_ms")):
             after = e2e if ttft is None else e2e - np.nan_to_num(ttft)
             implied = after / np.where(output >= 8, output - 1, np.nan)
             fits = _near(tpot, implied) | _near(tpot, e2e / output)
             text = "the time per output token would not be total / output"
-            yield _share(fits, tpot, implied), text
+            yield _check(fits, tpot, implied, text=text)
     if ttft is not None and "ttft_ms" in names:
-        yield _prompt_rate(ttft, facts)
+        yield from _prompt_rate(ttft, facts)
 
 
-def _output_rate(output: Array, duration_ms: Array) -> _Contradiction:
+def _output_rate(output: Array, duration_ms: Array) -> _Check:
     rate = np.where(output >= 8, output, np.nan) / (duration_ms / 1e3)
     low, high = _OUTPUT_RATE
-    share = _share((rate >= low) & (rate <= high), rate)
-    return share, f"requests would generate {_typical(rate)} tokens/s" if share else ""
+    text = f"requests would generate {_typical(rate)} tokens/s"
+    return _check((rate >= low) & (rate <= high), rate, text=text)
 
 
-def _prompt_rate(duration_ms: Array, facts: Mapping[str, Array]) -> _Contradiction:
+def _prompt_rate(duration_ms: Array, facts: Mapping[str, Array]) -> Iterator[_Check]:
     prompt = facts.get("input_tokens")
     if prompt is None:
-        return _NONE
+        return
     fresh = prompt - np.nan_to_num(facts.get("cached_tokens", np.zeros_like(prompt)))
     rate = np.where(fresh >= 500, fresh, np.nan) / (duration_ms / 1e3)
-    share = _share(rate <= _MAX_PROMPT_RATE, rate)
-    return share, f"prompts would be computed at {_typical(rate)} tokens/s" if share else ""
+    text = f"prompts would be computed at {_typical(rate)} tokens/s"
+    yield _check(rate <= _MAX_PROMPT_RATE, rate, text=text)
 
 
 def _given_rate(
     e2e: Array, ttft: Array | None, output: Array, facts: Mapping[str, Array]
-) -> _Contradiction:
+) -> Iterator[_Check]:
     """tokens/s may be over the total, over the time after the first token, or with the prompt."""
     given = facts.get("tokens_per_s")
     if given is None:
-        return _NONE
+        return
     given = np.where(given > 0, given, np.nan)
     implied = output / given * 1e3
     fits = _near(e2e, implied)
@@ -230,63 +277,61 @@ def _given_rate(
         fits |= _near(e2e - ttft, implied)
     if (prompt := facts.get("input_tokens")) is not None:
         fits |= _near(e2e, (output + prompt) / given * 1e3)
-    return _share(fits, e2e, implied), "tokens/s would not be output tokens / total"
+    yield _check(fits, e2e, implied, text="tokens/s would not be output tokens / total")
 
 
 def _part(
     name: str, column: Durations, known: Mapping[str, Array], facts: Mapping[str, Array]
-) -> tuple[tuple[str, ...], str]:
-    """Units in which a phase fits into its request, and why the others do not."""
-    worst = {
-        unit: max(_part_contradictions(name, column.in_ms(unit), known, facts), default=_NONE)
-        for unit in _USUAL
-    }
-    left = tuple(unit for unit in _USUAL if worst[unit][0] <= _TOLERATED[0])
-    for unit in _USUAL:
-        share, text = worst[unit]
+) -> tuple[tuple[str, ...], str, Rows]:
+    """Units in which a phase fits into its request, why the others do not, and the good rows."""
+    worst, good = _judged(
+        {unit: list(_part_checks(name, column.in_ms(unit), known, facts)) for unit in _USUAL}
+    )
+    left = tuple(unit for unit, (share, _) in worst.items() if share <= _TOLERATED[0])
+    for unit, (share, text) in worst.items():
         if unit not in left and text:
-            return left, f"in {unit} {text} ({share:.0%} of the rows)"
-    return left, "no other unit fits"
+            return left, f"in {unit} {text} ({share:.0%} of the rows)", good
+    return left, "no other unit fits", good
 
 
-def _part_contradictions(
+def _part_checks(
     name: str, ms: Array, known: Mapping[str, Array], facts: Mapping[str, Array]
-) -> Iterator[_Contradiction]:
+) -> Iterator[_Check]:
     short = _short(name)
     e2e, ttft = known.get("e2e_ms"), known.get("ttft_ms")
     longest = _RANGES_MS["e2e_ms"][1]
-    yield _share(ms <= longest, ms), f"{short} would be hours long"
+    yield _check(ms <= longest, ms, text=f"{short} would be hours long")
     if e2e is not None:
-        yield _share(_within(ms, e2e), ms, e2e), f"{short} would exceed the total"
+        yield _check(_within(ms, e2e), ms, e2e, text=f"{short} would exceed the total")
     if name in ("queue_ms", "prefill_ms") and ttft is not None:
-        yield _share(_within(ms, ttft), ms, ttft), f"{short} would exceed TTFT"
+        yield _check(_within(ms, ttft), ms, ttft, text=f"{short} would exceed TTFT")
     if name == "prefill_ms":
-        yield _prompt_rate(ms, facts)
+        yield from _prompt_rate(ms, facts)
     if name == "decode_ms" and (output := facts.get("output_tokens")) is not None:
         yield _output_rate(output, ms)
 
 
-def _share(holds: NDArray[np.bool_], *needed: Array) -> float:
-    """Share of the rows that have all ``needed`` and do not hold; 0 if no row has."""
+def _check(holds: Rows, *needed: Array, text: str) -> _Check:
+    """What must hold in the rows that have all ``needed``."""
     there = np.ones(holds.shape, dtype=bool)
     for values in needed:
         there &= ~np.isnan(values)
-    rows = int(there.sum())
-    return int((there & ~holds).sum()) / rows if rows else 0.0
+    return _Check(there, there & ~holds, text)
 
 
-def _within(part: Array, whole: Array) -> NDArray[np.bool_]:
-    result: NDArray[np.bool_] = part <= whole * 1.02 + 1.0
+def _within(part: Array, whole: Array) -> Rows:
+    result: Rows = part <= whole * 1.02 + 1.0
     return result
 
 
-def _near(one: Array, other: Array) -> NDArray[np.bool_]:
-    result: NDArray[np.bool_] = (one <= other * _FACTOR + 1.0) & (other <= one * _FACTOR + 1.0)
+def _near(one: Array, other: Array) -> Rows:
+    result: Rows = (one <= other * _FACTOR + 1.0) & (other <= one * _FACTOR + 1.0)
     return result
 
 
 def _typical(rate: Array) -> str:
-    median = float(np.nanmedian(rate))
+    known = rate[~np.isnan(rate)]
+    median = float(np.median(known)) if known.size else 0.0
     return f"{float(f'{median:.2g}'):,.0f}" if median >= 10 else f"{median:.2g}"
 
 

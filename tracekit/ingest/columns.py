@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tracekit.errors import UsageError
-from tracekit.ingest import _cells
+from tracekit.ingest import _cells, _column_doubts
 from tracekit.ingest._cells import CellError
 from tracekit.ingest._column_kinds import KINDS, NUMERIC, UNITS_OF, Column
 from tracekit.ingest._column_names import (
@@ -29,6 +29,7 @@ from tracekit.ingest._column_names import (
     words_of,
 )
 from tracekit.ingest._column_units import with_units
+from tracekit.ingest._request_files import Double, Names
 
 #: Targets of ``--map`` that are no columns: keep a column unmapped, or drop it.
 EXTRA: Final = "extra"
@@ -86,9 +87,11 @@ def _parse_rule(theirs: str, ours: str) -> tuple[str, str | None]:
     key = words_of(name)
     target = key if key in KINDS else _BY_KEY.get(key, (None, 0))[0]
     if target is None:
-        near = difflib.get_close_matches(key, [*KINDS, EXTRA, IGNORE], n=3)
-        hint = f"; did you mean {' or '.join(near)}?" if near else ""
-        raise UsageError(f"--map {theirs}={ours}: there is no column {name!r}{hint}")
+        targets = [*KINDS, EXTRA, IGNORE]
+        near = difflib.get_close_matches(key, targets, n=3)
+        hint = f"; did you mean {' or '.join(near)}?" if near else ";"
+        others = ", ".join([*near, *(t for t in targets if t not in near)])
+        raise UsageError(f"--map {theirs}={ours}: there is no column {name!r}{hint} ours: {others}")
     if not unit_word:
         return target, None
     units = UNITS_OF.get(KINDS[target], frozenset())
@@ -101,10 +104,14 @@ def _parse_rule(theirs: str, ours: str) -> tuple[str, str | None]:
     return target, unit
 
 
-def is_telling(name: str, rules: Mapping[str, tuple[str, str | None]]) -> bool:
-    """Whether a column of this name says that the table is a request log."""
-    column = match_name(name, rules)
-    return column is not None and column.target in _TELLING
+def names_known(rules: Mapping[str, tuple[str, str | None]]) -> Names:
+    """What the readers of request logs need to know of column names."""
+
+    def telling(name: str) -> bool:
+        column = match_name(name, rules)
+        return column is not None and column.target in _TELLING
+
+    return Names(known=lambda name: match_name(name, rules) is not None, telling=telling)
 
 
 def may_hold_text(name: str) -> bool:
@@ -119,7 +126,7 @@ def match_name(name: str, rules: Mapping[str, tuple[str, str | None]]) -> Column
         words = words_of(name)
         rule = next((r for theirs, r in rules.items() if words_of(theirs) == words), None)
     if rule is not None:
-        return Column(name, rule[0], rule[1] or _own_unit(name, rule[0]), "", "map")
+        return Column(name, rule[0], rule[1] or _header_unit(name, rule[0]), "", "map")
     for key, unit in keys_of(name):
         if key in KINDS:
             target, by, place = key, "name", 0
@@ -135,6 +142,13 @@ def match_name(name: str, rules: Mapping[str, tuple[str, str | None]]) -> Column
         if unit is None or unit in UNITS_OF.get(KINDS[target], ()):
             return Column(name, target, unit, key, by, place)
     return None
+
+
+def _header_unit(name: str, target: str) -> str | None:
+    """The unit that a header says, if ``target`` may be given in it: ``total (s)``."""
+    units = UNITS_OF.get(KINDS.get(target, ""), frozenset())
+    said = (unit for _, unit in keys_of(name) if unit in units)
+    return _own_unit(name, target) or next(said, None)
 
 
 def _own_unit(name: str, target: str) -> str | None:
@@ -154,13 +168,16 @@ def plan_columns(
     where: str,
     delimiter: str | None = None,
     complete: bool = True,
+    doubles: Mapping[str, Double] | None = None,
 ) -> Plan:
     """Map the columns ``names`` of a file by name and by a sample of their cells.
 
     ``cells_of(name)`` gives the sample, one cell a row, the same rows for every name; ``where``
     names the file in messages; ``delimiter`` is that of a delimited file, None elsewhere.
-    ``complete``: ``names`` are all there are, so that a rule for none of them is a mistake.
-    Raises `UsageError` where a rule names no column, or a unit cannot be told.
+    ``complete``: ``names`` are all there are, so that a rule for none of them is a mistake;
+    ``doubles``: those of ``names`` that stand for a further column of one name.
+    Raises `UsageError` where a rule names no column, or a unit cannot be told, or two columns of
+    one name differ.
     """
     notices: list[str] = []
     _check_rules(names, rules, where, complete, notices)
@@ -185,6 +202,13 @@ def plan_columns(
             f" (to keep one: --map {shlex.quote(text[0] + '=note')})"
         )
 
+    claimed = {column.source for rivals in claims.values() for column in rivals}
+    read_as = {
+        name: _undecided(twin.first, name, rules) if twin.first in claimed else None
+        for name, twin in (doubles or {}).items()
+    }
+    notices += _column_doubts.doubled(doubles or {}, read_as, cells_of, where)
+
     columns: dict[str, Column] = {}
     for target, rivals in claims.items():
         winner = _choose(target, rivals, cells_of)
@@ -204,6 +228,11 @@ def plan_columns(
         for cell in cells_of(column.source)
     )
     columns = with_units(columns, cells_of, comma_decimal, where, notices)
+    notices += _column_doubts.unused_times(
+        [n for n in names if n in extra and not match_name(n, rules) and n not in (doubles or {})],
+        columns,
+        cells_of,
+    )
     named = "request_id" in columns and columns["request_id"].key in NAMES_NOT_IDS
     on_top = _cache_on_top(columns, notices)
     return Plan(
@@ -228,14 +257,24 @@ def _check_rules(
     present = set(names) | {words_of(name) for name in names}
     for theirs, (target, _) in rules.items():
         if theirs not in present and words_of(theirs) not in present:
+            near = difflib.get_close_matches(theirs, names, n=3)
+            hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else ";"
+            listed = ", ".join([*near, *(n for n in names if n not in near)])
             message = f"{where} has no column {theirs!r} (--map)"
             if complete:
-                raise UsageError(f"{message}; its columns: {', '.join(names)}")
-            notices.append(f"{message} in its first rows")
+                raise UsageError(f"{message}{hint} its columns: {listed}")
+            notices.append(f"{message} in its first rows{hint} they have: {listed}")
         elif target not in (EXTRA, IGNORE):
             if target in taken:
                 raise UsageError(f"--map: both {taken[target]!r} and {theirs!r} go to {target}")
             taken[target] = theirs
+
+
+def _undecided(first: str, second: str, rules: Mapping[str, tuple[str, str | None]]) -> str | None:
+    """What two columns of one name are read as, if no rule says which of them it is."""
+    column = match_name(first, rules)
+    decided = column is None or column.by == "map" or match_name(second, rules) is not None
+    return None if decided or column is None else column.target
 
 
 def _fits(

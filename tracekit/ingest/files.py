@@ -1,31 +1,28 @@
-"""Which format a file has, and the export requests in it, one after the other.
+"""Which files there are to read, and which format each has.
 
-Formats are told by content first (names lie, standard input has none) and every reader streams:
-memory is bounded by one message. A message that cannot be read is reported with its place; the
-ones after it are still read wherever the format allows to find them.
+Formats are told by content first: names lie, and standard input has none. What is in a file of
+OTLP is `_messages`' business, what is in a request log `request_log`'s.
 """
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import BinaryIO, Final
-
-import zstandard
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Final, NoReturn
 
 from tracekit.errors import SourceError, UsageError
 from tracekit.ingest import _wire
-from tracekit.ingest._json_split import split_objects
-from tracekit.ingest._streams import COMPRESSION_ERRORS, STANDARD_INPUT, ZSTD_MAGIC
+from tracekit.ingest._messages import BOM, MAX_MESSAGE_BYTES
+from tracekit.ingest._streams import STANDARD_INPUT
+from tracekit.ingest._unpack import ZSTD_MAGIC
 from tracekit.ingest.otlp_json import parse, signals_of
-from tracekit.ingest.request_log import looks_like_request_log
+from tracekit.ingest.request_log import json_rows, looks_like_request_log
 
 #: How much of a file is looked at to tell its format.
 HEAD_BYTES: Final = 1 << 20
-#: A longer line, document or message is refused. Collectors send a few MB at most.
-MAX_MESSAGE_BYTES: Final = 1 << 27
 
 OTLP_FORMATS: Final[dict[str, str]] = {
     "otlp-jsonl": "OTLP/JSON, one export request a line (collector file exporter)",
@@ -42,29 +39,12 @@ REQUEST_LOG_FORMATS: Final[dict[str, str]] = {
     "parquet": "request log, Parquet",
 }
 EMPTY: Final = "empty"
+#: Columns of an unknown table that its error names.
+_COLUMNS_SHOWN: Final = 12
 
 _OTLP_KEY: Final = re.compile(rb'"resource(?:Spans|Metrics|Logs)"\s*:')
 _OTLP_START: Final = re.compile(rb'\s*\{\s*"resource(?:Spans|Metrics|Logs)"\s*:')
-_BOM: Final = b"\xef\xbb\xbf"
 _BLOCK_TAG: Final = 0x0A  # field 1, length-delimited: every export request begins with it
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """One export request as bytes; ``row`` is its line or its number in the file, from 1."""
-
-    row: int
-    data: bytes
-    encoding: str  # json or protobuf
-
-
-@dataclass(frozen=True, slots=True)
-class Unreadable:
-    """A place where there should have been a message."""
-
-    row: int
-    reason: str
-    detail: str
 
 
 def expand(paths: Sequence[str]) -> list[tuple[str, bool]]:
@@ -115,7 +95,7 @@ def detect(
     (``--map``), ``name`` serves messages only. One of `OTLP_FORMATS`,
     `REQUEST_LOG_FORMATS` or `EMPTY`; SourceError, saying what was tried, if it is nothing known.
     """
-    text = head.removeprefix(_BOM).lstrip()
+    text = head.removeprefix(BOM).lstrip()
     if not text and complete:
         return EMPTY
     found = (
@@ -123,34 +103,43 @@ def detect(
         or _protobuf_format(head, complete)
         or looks_like_request_log(name, head, mapping=mapping)
     )
-    if found is None:
-        columns = csv_header(head)
-        if columns:
-            names = ", ".join(repr(c) for c in columns[:12])
-            raise SourceError(
-                f"a table whose columns name nothing known: {names}",
-                where=name,
-                how="say what they hold with --map THEIRS=OURS[:unit], e.g. "
-                f"--map '{columns[-1]}=e2e_ms:s'; ours are request_id, start_unix_ns, model, "
-                "input_tokens, output_tokens, ttft_ms, e2e_ms, tokens_per_s, note and the "
-                "others of `tracekit sql --describe request_log`",
-            )
-        tried = "; ".join((*OTLP_FORMATS.values(), *REQUEST_LOG_FORMATS.values()))
+    return found or _unknown(name, head, mapping or {})
+
+
+def _unknown(name: str, head: bytes, mapping: Mapping[str, str]) -> NoReturn:
+    """SourceError for a file of no known format; with its columns, if it is a table."""
+    columns = csv_header(head) or list(next(json_rows(head.removeprefix(BOM)), ()))
+    columns = [c for c in columns if c.isprintable()]
+    if columns:
+        absent = [theirs for theirs in mapping if theirs not in columns]
+        near = difflib.get_close_matches(absent[0], columns, n=1) if absent else []
         raise SourceError(
-            "nothing known in this file",
+            "a table whose columns name nothing known: "
+            + ", ".join(repr(c) for c in columns[:_COLUMNS_SHOWN])
+            + (f" and {len(columns) - _COLUMNS_SHOWN} more" * (len(columns) > _COLUMNS_SHOWN))
+            + (f"; --map names {absent[0]!r}, which is not among them" if absent else "")
+            + (f" (did you mean {near[0]!r}?)" if near else ""),
             where=name,
-            how=f"tried: {tried}; each plain, gzip or zstd",
+            how="say what they hold with --map THEIRS=OURS[:unit], e.g. "
+            f"--map {shlex.quote(f'{columns[-1]}=e2e_ms:s')}; ours are request_id, start_unix_ns, "
+            "model, input_tokens, output_tokens, ttft_ms, e2e_ms, tokens_per_s, note and the "
+            "others of `tracekit sql --describe request_log`",
         )
-    return found
+    tried = "; ".join((*OTLP_FORMATS.values(), *REQUEST_LOG_FORMATS.values()))
+    raise SourceError(
+        "nothing known in this file",
+        where=name,
+        how=f"tried: {tried}; each plain, gzip or zstd",
+    )
 
 
 def csv_header(head: bytes) -> list[str]:
     """The column names of what looks like a delimited table of text; empty if it does not."""
     try:
-        lines = head.removeprefix(_BOM).decode("utf-8", "strict").splitlines()[:3]
+        lines = head.removeprefix(BOM).decode("utf-8", "strict").splitlines()[:3]
     except UnicodeDecodeError:
         # the head may end inside a character
-        lines = head.removeprefix(_BOM).decode("utf-8", "ignore").splitlines()[:3]
+        lines = head.removeprefix(BOM).decode("utf-8", "ignore").splitlines()[:3]
     if len(lines) < 2 or lines[0][:1] in "{[<":
         return []
     for delimiter in (",", "\t", ";"):
@@ -236,148 +225,3 @@ def _starts_like_a_request(body: bytes) -> bool:
     except SourceError:
         return False
     return size > 1 and body[at : at + 1] in (b"\x0a", b"\x12")
-
-
-# -- readers -----------------------------------------------------------------------------------
-
-
-def read_messages(file_format: str, stream: BinaryIO) -> Iterator[Message | Unreadable]:
-    """The messages of an OTLP file of one of `OTLP_FORMATS`, in order."""
-    messages = _READERS[file_format](stream)
-    last_row = 0
-    try:
-        for message in messages:
-            last_row = message.row
-            yield message
-    except COMPRESSION_ERRORS as error:
-        detail = f"compressed data is cut or damaged: {error}"
-        yield Unreadable(last_row + 1, "damaged_compression", detail)
-
-
-def signals(message: Message) -> tuple[tuple[str, ...], object, bool]:
-    """(signals in a message, its parsed JSON if it is JSON, whether strings may be bad Unicode).
-
-    SourceError if it is no export request.
-    """
-    if message.encoding == "json":
-        document, lenient = parse(message.data)
-        found = signals_of(document)
-        if not found and document != {}:
-            raise SourceError("JSON, but no OTLP export request")
-        return found, document, lenient
-    signal = _wire.signal_of(message.data)
-    return (() if signal is None else (signal,)), None, False
-
-
-def _lines(stream: BinaryIO) -> Iterator[Message | Unreadable]:
-    row = 0
-    while line := stream.readline(MAX_MESSAGE_BYTES + 1):
-        row += 1
-        if len(line) > MAX_MESSAGE_BYTES and not line.endswith(b"\n"):
-            while (rest := stream.readline(MAX_MESSAGE_BYTES)) and not rest.endswith(b"\n"):
-                continue
-            yield _too_long(row)
-            continue
-        line = line.removeprefix(_BOM) if row == 1 else line
-        line = line.strip()
-        if line:
-            yield Message(row, line, "json")
-
-
-def _documents(stream: BinaryIO) -> Iterator[Message | Unreadable]:
-    for row, data in split_objects(stream, limit_bytes=MAX_MESSAGE_BYTES):
-        yield _too_long(row) if data is None else Message(row, data, "json")
-
-
-def _delimited_messages(stream: BinaryIO) -> Iterator[Message | Unreadable]:
-    return _frames(stream, _varint_length)
-
-
-def _framed_messages(stream: BinaryIO) -> Iterator[Message | Unreadable]:
-    return _frames(stream, _fixed_length)
-
-
-def _frames(
-    stream: BinaryIO, read_length: Callable[[BinaryIO], int | None]
-) -> Iterator[Message | Unreadable]:
-    row = 0
-    while True:
-        row += 1
-        try:
-            size = read_length(stream)
-        except SourceError as error:
-            yield Unreadable(row, "cut_short", f"message length: {error}")
-            return
-        if size is None:
-            return
-        if size > MAX_MESSAGE_BYTES:
-            # A wrong length leaves no way to find the next message.
-            yield Unreadable(
-                row, "bad_length", f"message length {size} is over {MAX_MESSAGE_BYTES} bytes"
-            )
-            return
-        data = _read_exactly(stream, size)
-        if len(data) < size:
-            yield Unreadable(row, "cut_short", f"{len(data)} of {size} bytes are there")
-            return
-        yield _unpacked(row, data)
-
-
-def _varint_length(stream: BinaryIO) -> int | None:
-    prefix = b""
-    while len(prefix) < 10 and (byte := stream.read(1)):
-        prefix += byte
-        if byte[0] < 0x80:
-            break
-    return _wire.read_varint(prefix, 0)[0] if prefix else None
-
-
-def _fixed_length(stream: BinaryIO) -> int | None:
-    prefix = _read_exactly(stream, 4)
-    if 0 < len(prefix) < 4:
-        raise SourceError(f"{len(prefix)} of 4 bytes are there")
-    return int.from_bytes(prefix, "big") if prefix else None
-
-
-def _read_exactly(stream: BinaryIO, size: int) -> bytes:
-    parts = []
-    left = size
-    while left and (part := stream.read(left)):
-        parts.append(part)
-        left -= len(part)
-    return b"".join(parts)
-
-
-def _unpacked(row: int, data: bytes) -> Message | Unreadable:
-    """A framed message; the collector compresses each by itself if told to compress."""
-    if data[:4] == ZSTD_MAGIC:
-        try:
-            data = _decompressed(data)
-        except zstandard.ZstdError as error:
-            return Unreadable(row, "damaged_compression", str(error))
-        if len(data) > MAX_MESSAGE_BYTES:
-            return _too_long(row)
-    return Message(row, data, "json" if data[:1] == b"{" else "protobuf")
-
-
-def _decompressed(data: bytes) -> bytes:
-    reader = zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True)
-    return bytes(reader.read(MAX_MESSAGE_BYTES + 1))
-
-
-def _whole(stream: BinaryIO) -> Iterator[Message | Unreadable]:
-    data = _read_exactly(stream, MAX_MESSAGE_BYTES + 1)
-    yield _too_long(1) if len(data) > MAX_MESSAGE_BYTES else Message(1, data, "protobuf")
-
-
-def _too_long(row: int) -> Unreadable:
-    return Unreadable(row, "too_long", f"longer than {MAX_MESSAGE_BYTES} bytes")
-
-
-_READERS: Final[dict[str, Callable[[BinaryIO], Iterator[Message | Unreadable]]]] = {
-    "otlp-jsonl": _lines,
-    "otlp-json": _documents,
-    "otlp-protobuf-delimited": _delimited_messages,
-    "otlp-protobuf-framed": _framed_messages,
-    "otlp-protobuf": _whole,
-}

@@ -37,10 +37,12 @@ import pyarrow as pa
 
 from tracekit.errors import SourceError, UsageError
 from tracekit.ingest import _request_csv, _request_json, _request_parquet
-from tracekit.ingest._request_files import BLOCK_ROWS, Block, flatten
+from tracekit.ingest._request_end import with_end
+from tracekit.ingest._request_files import BLOCK_ROWS, Block, Names, Row, flatten
 from tracekit.ingest._request_rows import Converter
+from tracekit.ingest._unpack import Damage
 from tracekit.ingest.batch import Rejected
-from tracekit.ingest.columns import Plan, is_telling, may_hold_text, parse_mapping, plan_columns
+from tracekit.ingest.columns import Plan, may_hold_text, names_known, parse_mapping, plan_columns
 
 __all__ = ["BLOCK_ROWS", "LogBatch", "looks_like_request_log", "read_request_log"]
 
@@ -82,7 +84,7 @@ def looks_like_request_log(
     must have a column that tells a request log (tokens, a latency), by its own name or by
     ``mapping``; a Parquet file is only known by its magic. ``name`` serves messages only.
     """
-    return _form(head, parse_mapping(mapping or {}))
+    return _form(head, names_known(parse_mapping(mapping or {})))
 
 
 def read_request_log(
@@ -92,18 +94,23 @@ def read_request_log(
     mapping: Mapping[str, str] | None = None,
     now_unix_ns: int,
     progress: Callable[[int], None] | None = None,
+    file_format: str | None = None,
+    damage: Damage | None = None,
 ) -> Iterator[LogBatch]:
     """Reads the request log ``data`` from where it stands; at least one batch, in file order.
 
     ``name``: as given by the user, for messages and ``source_file``; ``mapping``: their name ->
     ``our_name[:unit]``; ``now_unix_ns``: to tell starts in the future; ``progress`` is called
-    with the bytes read so far. ``data`` is read twice (its hash is part of the rows' identity):
+    with the bytes read so far; ``file_format``: ``csv``, ``jsonl``, ``json`` or ``parquet``,
+    where that is known; ``damage``: why ``data`` ends before its file does, which is
+    told as a refusal at its end. ``data`` is read twice (its hash is part of the rows' identity):
     a stream that cannot seek is spooled. Memory does not grow with the file.
 
     Raises `UsageError` for a bad mapping (at once) or a unit that cannot be told, and
     `SourceError` if the file is no request log or cannot be read at all.
     """
-    return _read(name, data, parse_mapping(mapping or {}), now_unix_ns, progress)
+    rules = parse_mapping(mapping or {})
+    return _read(name, data, rules, now_unix_ns, progress, file_format, damage)
 
 
 def _read(
@@ -112,6 +119,8 @@ def _read(
     rules: Rules,
     now_unix_ns: int,
     progress: Callable[[int], None] | None,
+    file_format: str | None,
+    damage: Damage | None,
 ) -> Iterator[LogBatch]:
     seekable = _can_seek(data)
     with tempfile.SpooledTemporaryFile(_SPOOL_BYTES) as spool:
@@ -126,11 +135,15 @@ def _read(
         converter = Converter(name, sha256, now_unix_ns)
         planner = _Planner(name, rules)
         waiting: LogBatch | None = None
-        for block in _blocks(name, file, head, rules, utf8=utf8):
+        cut = damage is not None and damage.inside
+        known = names_known(rules)
+        form = file_format or _form(head, known)
+        blocks = _blocks(name, file, form, known, utf8=utf8, cut=cut)
+        for block in with_end(blocks, damage):
             plan, notices = planner.plan(block)
-            known = converter.rate
+            rate = converter.rate
             converted = converter.convert(block, plan)
-            if converter.rate is not known and converter.rate and converter.rate.notice:
+            if converter.rate is not rate and converter.rate and converter.rate.notice:
                 notices = [*notices, converter.rate.notice]
             if waiting is not None:
                 yield waiting
@@ -169,13 +182,16 @@ class _Planner:
         return self._plan, notices
 
     def _make(self, block: Block, names: Sequence[str], *, complete: bool) -> Plan:
+        below = frozenset(block.below)
+        rows = [row for i, row in enumerate(block.rows) if i not in below]
         return plan_columns(
             names,
-            lambda name: [row.get(name) for row in block.rows],
+            lambda name: [row.get(name) for row in rows],
             rules=self._rules if names is block.names else self._rules_for(names),
             where=self._name,
             delimiter=block.delimiter,
             complete=complete,
+            doubles=block.doubles,
         )
 
     def _rules_for(self, names: Sequence[str]) -> Rules:
@@ -209,11 +225,9 @@ class _Planner:
         return notices
 
 
-def _blocks(name: str, file: BinaryIO, head: bytes, rules: Rules, *, utf8: bool) -> Iterator[Block]:
-    def telling(column: str) -> bool:
-        return is_telling(column, rules)
-
-    form = _form(head, rules)
+def _blocks(
+    name: str, file: BinaryIO, form: str | None, known: Names, *, utf8: bool, cut: bool
+) -> Iterator[Block]:
     if form == "parquet":
         blocks = _request_parquet.read_parquet(file, name)
     elif form == "json":
@@ -221,41 +235,53 @@ def _blocks(name: str, file: BinaryIO, head: bytes, rules: Rules, *, utf8: bool)
     elif form == "jsonl":
         blocks = _request_json.read_json_lines(file)
     else:  # not known by its head: the reader says what it saw there
-        yield from _request_csv.read_delimited(file, name, telling=telling, utf8=utf8)
+        yield from _request_csv.read_delimited(file, name, known=known, utf8=utf8, cut=cut)
         return
-    for i, block in enumerate(blocks):
-        if i == 0 and not any(map(telling, block.names)):
-            raise SourceError(
-                f"no column of a request log is known among {', '.join(block.names[:20])!r}",
-                where=name,
-                how="name columns with --map their_name=our_name[:unit]",
-            )
+    checked = False
+    for block in blocks:
+        if not checked and (block.rows or block.complete):
+            _check_names(block.names, known, name)
+            checked = True
         yield block
+    if not checked:
+        _check_names([], known, name)
 
 
-def _form(head: bytes, rules: Rules) -> str | None:
-    def telling(column: str) -> bool:
-        return is_telling(column, rules)
+def _check_names(names: Sequence[str], known: Names, where: str) -> None:
+    if not known.tell(names):
+        raise SourceError(
+            f"no column of a request log is known among {', '.join(names[:20])!r}",
+            where=where,
+            how="name columns with --map their_name=our_name[:unit]",
+        )
 
+
+def _form(head: bytes, known: Names) -> str | None:
     if head.startswith(b"PAR1"):
         return "parquet"
     start = head.removeprefix(codecs.BOM_UTF8).lstrip()
     if start[:1] == b"[":
-        return "json" if any(map(telling, _json_keys(start))) else None
+        return "json" if known.tell(_json_keys(start)) else None
     if start[:1] == b"{" or b'{"' in start[:_HEAD_BYTES]:
-        for line in start.splitlines()[:_PROBED_LINES]:
-            try:
-                value = _request_json.parse_json(line)
-            except ValueError:
-                continue
-            row = flatten(value) if isinstance(value, dict) else None
-            if row is not None and any(map(telling, row)):
-                return "jsonl"
+        if any(known.tell(row) for row in json_rows(start)):
+            return "jsonl"
         if start[:1] == b"{":
             # The first line may be longer than the head.
             whole = b"\n" in start or len(head) < _HEAD_BYTES
-            return "jsonl" if not whole and any(map(telling, _json_keys(start))) else None
-    return "csv" if _request_csv.delimited_header(head, telling) is not None else None
+            return "jsonl" if not whole and known.tell(_json_keys(start)) else None
+    return "csv" if _request_csv.is_delimited_log(head, known) else None
+
+
+def json_rows(head: bytes) -> Iterator[Row]:
+    """The first lines that are JSON objects, flattened."""
+    for line in head.splitlines()[:_PROBED_LINES]:
+        try:
+            value = _request_json.parse_json(line)
+        except ValueError:
+            continue
+        row = flatten(value) if isinstance(value, dict) else None
+        if row is not None:
+            yield row
 
 
 def _json_keys(text: bytes) -> list[str]:

@@ -1,0 +1,263 @@
+"""One input on its way into the store: batches, idempotency, what was refused and where.
+
+A batch is cut by what the file holds and not by what the store holds, so that the n-th batch of
+a file is the same rows whenever it is imported: its Delta transaction is (hash of the file, n).
+Formats are `files`' business, rows the decoders'.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Final
+
+import pyarrow as pa
+
+from tracekit.errors import SourceError
+from tracekit.ingest._collect import new_rows
+from tracekit.ingest._import_run import Run
+from tracekit.ingest._messages import Message, Unreadable, read_messages, signals
+from tracekit.ingest._request_files import flatten
+from tracekit.ingest._request_json import parse_json
+from tracekit.ingest._rows import Rows
+from tracekit.ingest._streams import Source
+from tracekit.ingest.batch import (
+    TABLE_OF_SIGNAL,
+    Rejected,
+    quarantine_rows,
+    stamp_rows,
+)
+from tracekit.ingest.otlp_json import add_document
+from tracekit.ingest.otlp_protobuf import add_protobuf
+from tracekit.ingest.request_log import LogBatch, read_request_log
+from tracekit.ingest.summary import FileSummary, Tally
+
+#: Rows a commit: what Delta writes cheaply (a commit costs as much as some thousand rows).
+BATCH_ROWS: Final = 10_000
+#: Refused items that wait for their commit at most.
+_REFUSED_ROWS: Final = 5_000
+_ORIGIN: Final = "import"
+
+
+class FileImport:
+    """Reads one input into the store and counts; `summary` at the end."""
+
+    def __init__(self, run: Run, source: Source, sha256: str, *, named: bool) -> None:
+        self._run = run
+        self._source = source
+        self._named = named
+        self._sha256 = sha256
+        self._tally = Tally()
+        self._tables: dict[str, int] = {}
+        self._duplicates = 0
+        self._batches: dict[str, int] = {}
+        self._pending: dict[str, Rows] = {}
+        self._refused: list[Rejected] = []
+        self._refused_rows: list[int | None] = []
+        self._mapped: dict[str, str] = {}
+        self._unmapped: dict[str, None] = {}
+        self._notices: dict[str, None] = {}
+
+    def summary(self, file_format: str) -> FileSummary:
+        if self._duplicates and self._run.mapping and not any(self._tables.values()):
+            self.remark(
+                "every row is in the store already and stays as it was first read; --map changes "
+                "nothing there: to read the file anew, import it into a fresh --store"
+            )
+        return FileSummary(
+            path=self._source.name,
+            format=file_format,
+            taken=sum(self._tables.values()),
+            refused=self._tally.refusals(),
+            duplicates=self._duplicates,
+            tables=dict(self._tables),
+            mapped=dict(self._mapped),
+            unmapped=tuple(self._unmapped),
+            notices=tuple(self._notices),
+        )
+
+    def remark(self, text: str) -> None:
+        """A notice for the summary and, the first time, for whoever watches."""
+        if text not in self._notices:
+            self._notices[text] = None
+            self._run.note(f"{self._source.name}: {text}")
+
+    # -- OTLP ----------------------------------------------------------------------------------
+
+    def read_otlp(self, file_format: str) -> None:
+        """Reads an OTLP file. SourceError if it is damaged and nothing in it can be used."""
+        signal = "traces"  # an unreadable place is filed under the signal before it
+        stream = self._source.content()
+        for message in read_messages(file_format, stream, damage=lambda: self._source.damage):
+            if isinstance(message, Unreadable):
+                self._refuse_place(signal, message)
+                continue
+            try:
+                signal = self._add(message) or signal
+            except SourceError as error:
+                self._refuse_place(signal, self._why_unreadable(message, file_format, error))
+        for signal in list(self._pending):
+            self._flush(signal)
+        self._check_usable()
+        self._flush_refused()
+
+    def _why_unreadable(self, message: Message, file_format: str, error: SourceError) -> Unreadable:
+        """A message that is no export request may be a row of a request log."""
+        if message.encoding == "json":
+            try:
+                value = parse_json(message.data)
+            except ValueError:
+                value = None
+            row = flatten(value) if isinstance(value, dict) else None
+            if row is not None and self._run.known.tell(row):
+                log_format = file_format.removeprefix("otlp-")
+                detail = (
+                    "a row of a request log among OTLP: to take such rows too, import the file "
+                    f"once more with --source {log_format}"
+                )
+                return Unreadable(message.row, "request_log_in_otlp", detail)
+        return Unreadable(message.row, "undecodable", str(error))
+
+    def _add(self, message: Message) -> str | None:
+        """Adds a message to the pending rows; its (last) signal. SourceError if it is none."""
+        found, document, lenient = signals(message)
+        for signal in found:
+            rows = self._pending.get(signal)
+            if rows is None:
+                rows = self._pending[signal] = new_rows(signal, keep_text=self._run.keep_text)
+            if message.encoding == "json":
+                add_document(rows, document, lenient=lenient)
+            else:
+                add_protobuf(rows, message.data)
+            for rejected in rows.rejected:
+                self._refuse(rejected, message.row)
+            rows.rejected.clear()
+            if len(rows) >= BATCH_ROWS:
+                self._flush(signal)
+        return found[-1] if found else None
+
+    def _flush(self, signal: str) -> None:
+        decoded = self._pending.pop(signal).decoded()
+        self._commit(TABLE_OF_SIGNAL[signal], decoded.table)
+
+    # -- request logs --------------------------------------------------------------------------
+
+    def read_request_log(self, file_format: str) -> None:
+        """Reads a request log. SourceError if nothing in it can be used."""
+        for batch in self._log_batches(file_format):
+            self._mapped |= batch.mapped
+            self._unmapped |= dict.fromkeys(batch.unmapped)
+            for notice in batch.notices:
+                self.remark(notice)
+            for rejected, row in zip(batch.rejected, batch.rejected_rows, strict=True):
+                self._refuse(rejected, row)
+            self._commit("request_log", batch.table)
+        self._check_usable()
+        self._flush_refused()
+
+    def _log_batches(self, file_format: str) -> Iterator[LogBatch]:
+        """The batches of a request log. One found in a folder may turn out to be none, and one
+        may turn out to be damaged half way: that is noted, and what is good is kept."""
+        with ExitStack() as stack:
+            batches: Iterator[LogBatch] | None = None
+            while True:
+                try:
+                    if batches is None:
+                        data = stack.enter_context(self._source.seekable())
+                        batches = read_request_log(
+                            self._source.name,
+                            data,
+                            file_format=file_format,
+                            mapping=self._run.mapping,
+                            now_unix_ns=self._run.now_unix_ns,
+                            progress=self._source.reached,
+                            damage=self._source.damage,
+                        )
+                    batch = next(batches)
+                except StopIteration:
+                    return
+                except SourceError as error:
+                    damage = self._source.damage  # the cause of whatever is wrong, if there is one
+                    cause = error if damage is None else self._source.unusable(damage)
+                    if self._named and not self._in_store:
+                        raise cause from None
+                    self._tally.add("unreadable", self._source.name, str(cause))
+                    self.remark(str(cause))
+                    return
+                yield batch
+
+    # -- both ----------------------------------------------------------------------------------
+
+    @property
+    def _in_store(self) -> int:
+        """Rows of this file that the store holds now."""
+        return sum(self._tables.values()) + self._duplicates
+
+    def _check_usable(self) -> None:
+        """SourceError for a damaged file of which nothing but the damage is to be told."""
+        damage = self._source.damage
+        if damage is not None and not self._in_store:
+            if all(refused.reason == damage.reason for refused in self._refused):
+                raise self._source.unusable(damage)
+
+    def _commit(self, table: str, rows: pa.Table) -> None:
+        """Writes what is new of one batch, once, whoever else imports the same file."""
+        number = self._batches[table] = self._batches.get(table, 0) + 1
+        if not rows.num_rows:
+            return
+        run = self._run
+        with run.stamping() as now_unix_ns:
+            rows = stamp_rows(table, rows, origin=_ORIGIN, now_unix_ns=now_unix_ns)
+            fresh = self._append_new(table, rows, number)
+        self._duplicates += rows.num_rows - fresh.num_rows
+        self._tables[table] = self._tables.get(table, 0) + fresh.num_rows
+        run.taken(fresh.num_rows)
+
+    def _append_new(self, table: str, rows: pa.Table, number: int) -> pa.Table:
+        """Writes the rows that the store does not hold yet, and returns them."""
+        run = self._run
+        fresh = run.seen.fresh(table, rows)
+        twins = run.seen.twins(fresh) if table == "request_log" else 0
+        if twins:
+            self.remark(
+                f"{twins} rows without a start time equal rows imported from another file (or "
+                "another state of this one) and are counted again, since nothing tells them "
+                "apart: to replace a sheet, import it into a fresh --store, or add a start time"
+            )
+        if fresh.num_rows and not run.store.append(table, fresh, txn=(self._sha256, number)):
+            # This batch of this file was committed before, yet its rows were not seen: another
+            # import is at it right now, or they have aged out and are wanted again.
+            fresh = run.seen.absent(table, fresh)
+            if fresh.num_rows:
+                run.store.append(table, fresh)
+        return fresh
+
+    def _refuse(self, rejected: Rejected, row: int | None) -> None:
+        name = self._source.name
+        where = name if row is None else f"{name}:{row}"
+        self._tally.add(rejected.reason, where, rejected.detail)
+        self._refused.append(rejected)
+        self._refused_rows.append(row)
+        if len(self._refused) >= _REFUSED_ROWS:
+            self._flush_refused()
+
+    def _refuse_place(self, signal: str, place: Unreadable) -> None:
+        """A place that is no message: filed without payload, for what cannot be read cannot be
+        searched for text either."""
+        rejected = Rejected(signal, place.reason, place.detail, None, None, None, "")
+        self._refuse(rejected, place.row)
+
+    def _flush_refused(self) -> None:
+        number = self._batches["quarantine"] = self._batches.get("quarantine", 0) + 1
+        if not self._refused:
+            return
+        rows = quarantine_rows(
+            self._refused,
+            origin=_ORIGIN,
+            now_unix_ns=self._run.now_unix_ns,
+            source_file=self._source.name,
+            source_rows=self._refused_rows,
+        )
+        self._run.store.append("quarantine", rows, txn=(self._sha256, number))
+        self._refused = []
+        self._refused_rows = []
