@@ -28,7 +28,7 @@ check: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python tests/lint_sql.py sql/core sql/attribution
+	$(BIN)/python tests/lint_sql.py sql/core sql/attribution sql/compare
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .

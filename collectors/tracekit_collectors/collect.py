@@ -1,7 +1,7 @@
 """``tracekit collect``: one receiver, from its first bind to its last commit.
 
-Owns the life of the process: what starts in which order, signals, the ready file, shutdown. The
-command line that fills the configuration is `tracekit.cli`.
+Owns what starts and ends in which order; signals are `signals`, the ready file and the bound of a
+shutdown `process`. The command line that fills the configuration is `tracekit.cli`.
 """
 
 from __future__ import annotations
@@ -10,13 +10,10 @@ import contextlib
 import json
 import logging
 import os
-import signal
-import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import tracekit
@@ -29,6 +26,8 @@ from tracekit_collectors.http_server import HttpServer
 from tracekit_collectors.intake import Intake
 from tracekit_collectors.journal import Journal
 from tracekit_collectors.loops import Loops
+from tracekit_collectors.process import ShutdownLimit, check_replaceable, ready_at
+from tracekit_collectors.signals import stop_on_signals
 from tracekit_collectors.stats import Stats
 from tracekit_collectors.writer import Writer
 
@@ -69,18 +68,36 @@ class Ready:
 def run(
     config: CollectConfig,
     *,
+    as_json: bool = False,
     on_ready: Callable[[Ready], None] | None = None,
     stop_event: threading.Event | None = None,
 ) -> int:
     """Receive until SIGTERM, SIGINT or ``stop_event``; returns the exit code 0.
 
-    ``on_ready`` is called once requests are answered. Raises UsageError where it cannot start
-    (port in use, store in use), TracekitError if a part of it dies. Signals are handled only when
-    called in the main thread; a second one ends the process at once (the spool keeps what was
-    acknowledged).
+    Prints where it listens; ``as_json``: as one line of JSON, and at the end a second one with
+    the last state of ``/status``. ``on_ready`` is called once requests are answered. Raises
+    UsageError where it cannot start (port in use, store in use), TracekitError if a part of it
+    dies.
+
+    Called in the main thread, it handles signals (a second one ends the process at once) and
+    ends the process with code 0 where the shutdown takes longer than ``config.shutdown_s``. In
+    any case the spool keeps what was acknowledged.
     """
-    stop = stop_event or threading.Event()
-    with _signals(stop), contextlib.ExitStack() as stack:
+    with stop_on_signals(stop_event) as stop:
+        if not stop.is_set():  # nothing was begun, so a signal during start-up has nothing to end
+            _serve(config, stop, as_json=as_json, on_ready=on_ready)
+    return 0
+
+
+def _serve(
+    config: CollectConfig,
+    stop: threading.Event,
+    *,
+    as_json: bool,
+    on_ready: Callable[[Ready], None] | None,
+) -> None:
+    check_replaceable(config.ready_file)
+    with contextlib.ExitStack() as stack:
         store = Store.open(config.store, create=True)
         spool = stack.enter_context(Spool.open(config.spool_dir, max_bytes=config.max_spool_bytes))
         stats = Stats()
@@ -102,15 +119,17 @@ def run(
             set_aside_dir=store.path / ".spool-set-aside",
         )
         loops = Loops(config, store, stats)
+        say = _Voice(as_json)
+        limit = ShutdownLimit(config.shutdown_s, last_words=lambda: say.ended(stats.to_json()))
         # Torn down in reverse: senders, then the last commit, then whatever pass is running.
+        stack.callback(limit.cancel)
         stack.callback(loops.join)
         journal.start()
         writer.start()
-        stack.callback(_finish, journal, writer, config.shutdown_s)
+        stack.callback(_finish, journal, writer)
         intake = Intake(config, journal, stats)
-        grace_s = config.shutdown_s / 2
         grpc_server = GrpcServer(config, intake)
-        stack.callback(grpc_server.stop, grace_s=grace_s)
+        stack.callback(grpc_server.stop, grace_s=config.grace_s)
 
         def status() -> dict[str, Any]:
             return {
@@ -121,7 +140,7 @@ def run(
             }
 
         http_server = HttpServer(config, intake, stats, status=status, grpc_port=grpc_server.port)
-        stack.callback(http_server.stop, grace_s=grace_s)
+        stack.callback(http_server.stop, grace_s=config.grace_s)
         ready = Ready(
             pid=os.getpid(),
             host=config.host,
@@ -136,10 +155,9 @@ def run(
         http_server.start()
         loops.start()
 
-        for line in ready.lines():
-            print(line, flush=True)
+        say.ready(ready)
         if config.ready_file is not None:
-            stack.enter_context(_ready_file(config.ready_file, ready))
+            stack.enter_context(ready_at(config.ready_file, ready.to_json()))
         if on_ready is not None:
             on_ready(ready)
         _wait(
@@ -151,9 +169,12 @@ def run(
             },
         )
         _LOG.info("stopping: finishing what is in flight (a second signal exits at once)")
+        limit.start()
         loops.ask_to_stop()
+        # Both at once: neither may take requests while the other is still finishing.
         http_server.ask_to_stop()
-    return 0
+        grpc_server.ask_to_stop(grace_s=config.grace_s)
+    say.ended(status())
 
 
 def _wait(stop: threading.Event, alive: Mapping[str, Callable[[], bool]]) -> None:
@@ -167,9 +188,24 @@ def _wait(stop: threading.Event, alive: Mapping[str, Callable[[], bool]]) -> Non
                 )
 
 
-def _finish(journal: Journal, writer: Writer, timeout_s: float) -> None:
+class _Voice:
+    """What the receiver says on stdout: for people, or a line of JSON at each end."""
+
+    def __init__(self, as_json: bool) -> None:
+        self._as_json = as_json
+
+    def ready(self, ready: Ready) -> None:
+        for line in [json.dumps(ready.to_json())] if self._as_json else ready.lines():
+            print(line, flush=True)
+
+    def ended(self, state: Mapping[str, Any]) -> None:
+        if self._as_json:
+            print(json.dumps(state), flush=True)
+
+
+def _finish(journal: Journal, writer: Writer) -> None:
     journal.close()
-    if not writer.stop(timeout_s=timeout_s):
+    if not writer.stop():
         _LOG.warning(
             "the last rows could not be committed; they are in the spool and will be stored at "
             "the next start"
@@ -184,38 +220,3 @@ def _report_torn(spool: Spool, stats: Stats) -> None:
         )
         stats.hint(text)
         _LOG.warning("%s", text)
-
-
-@contextlib.contextmanager
-def _signals(stop: threading.Event) -> Iterator[None]:
-    """SIGTERM and SIGINT set ``stop``; the second one exits at once."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        if stop.is_set():
-            os._exit(128 + number)
-        stop.set()
-
-    before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-@contextlib.contextmanager
-def _ready_file(path: Path, ready: Ready) -> Iterator[None]:
-    """The ready file, there while the receiver serves; written whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fd, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    with os.fdopen(fd, "w") as file:
-        json.dump(ready.to_json(), file)
-        file.write("\n")
-    os.replace(temporary, path)
-    try:
-        yield
-    finally:
-        path.unlink(missing_ok=True)

@@ -16,6 +16,11 @@ _S: Final = 1_000_000_000
 
 #: Spans may be dated this far ahead of the receiver's clock before they go to quarantine.
 NEWEST_AHEAD_NS: Final = 86_400 * _S
+#: No time of the receiver may be longer: what infinity was meant to be.
+_LONGEST_S: Final = 365 * 86_400
+_LARGEST_BODY_BYTES: Final = (1 << 31) - 1
+#: Requests that are being received get this long at a shutdown, and half of it all at most.
+_LONGEST_GRACE_S: Final = 5.0
 #: How far back spans may be dated when nothing is ever deleted (``retain_ns`` is None).
 OLDEST_BACK_NS: Final = 365 * 86_400 * _S
 
@@ -63,7 +68,7 @@ class CollectConfig:
     quiet_s: float = 60.0
     settle_interval_s: float = 5.0
 
-    #: How long a shutdown waits for requests in flight and for the last commit.
+    #: How long a shutdown may take: requests in flight, the last commit, the pass under way.
     shutdown_s: float = 20.0
 
     def __post_init__(self) -> None:
@@ -90,8 +95,28 @@ class CollectConfig:
         ):
             if not getattr(self, name) > 0:
                 raise UsageError(f"{_option(name)} must be above 0, not {getattr(self, name)}")
-        if self.quiet_s < 0:
+        for option, limit in (("--retain", self.retain_ns), ("--max-bytes", self.max_bytes)):
+            if limit is not None and limit <= 0:
+                raise UsageError(f"{option} must be above 0: it would delete every row")
+        if not self.quiet_s >= 0:
             raise UsageError(f"--quiet-s must not be negative, not {self.quiet_s}")
+        for name in (
+            "flush_interval_s",
+            "retry_after_s",
+            "maintenance_interval_s",
+            "quiet_s",
+            "settle_interval_s",
+            "shutdown_s",
+        ):
+            if not getattr(self, name) <= _LONGEST_S:
+                raise UsageError(
+                    f"{_option(name)} may be {_LONGEST_S} s (a year) at most, "
+                    f"not {getattr(self, name)}"
+                )
+        if self.max_body_bytes > _LARGEST_BODY_BYTES:
+            raise UsageError(
+                f"--max-body-bytes may be {_LARGEST_BODY_BYTES} at most: gRPC takes no larger ones"
+            )
         if self.max_in_flight_bytes < self.max_body_bytes:
             raise UsageError(
                 f"--max-in-flight-bytes ({self.max_in_flight_bytes}) is smaller than one request "
@@ -118,6 +143,11 @@ class CollectConfig:
     def spool_dir(self) -> Path:
         """Where acknowledged bytes wait for their commit; one receiver per store."""
         return self.store / ".spool"
+
+    @property
+    def grace_s(self) -> float:
+        """How long a shutdown waits for requests in flight; the rest is for the last commit."""
+        return min(_LONGEST_GRACE_S, self.shutdown_s / 2)
 
     @property
     def oldest_back_ns(self) -> int:

@@ -7,6 +7,8 @@ server's own thread pool; gRPC itself undoes compression and bounds the size whi
 from __future__ import annotations
 
 import logging
+import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, NoReturn
@@ -30,6 +32,8 @@ _SERVICES: Final = {
 _WORKERS: Final = 16
 #: Calls that wait for a worker hold little more than their headers; past this gRPC refuses.
 _MAX_CALLS: Final = 1024
+#: How long calls that were cut off may take to notice.
+_CUT_OFF_S: Final = 1.0
 _STATUS: Final = {code.value[0]: code for code in grpc.StatusCode}
 
 
@@ -39,6 +43,8 @@ class GrpcServer:
     def __init__(self, config: CollectConfig, intake: Intake) -> None:
         """Bind the port (UsageError if that fails); serve after :meth:`start`."""
         self._intake = intake
+        self._stopped: threading.Event | None = None
+        self._cut_at_s = 0.0
         self._pool = ThreadPoolExecutor(_WORKERS, thread_name_prefix="otlp-grpc")
         self._server = grpc.server(
             self._pool,
@@ -82,9 +88,23 @@ class GrpcServer:
     def start(self) -> None:
         self._server.start()
 
+    def ask_to_stop(self, *, grace_s: float) -> None:
+        """Take no more calls from now on; those in flight are cut off after ``grace_s``."""
+        if self._stopped is None:
+            self._cut_at_s = time.monotonic() + grace_s
+            self._stopped = self._server.stop(grace_s)
+
     def stop(self, *, grace_s: float) -> None:
-        """Take no more calls, let those in flight finish (at most ``grace_s``)."""
-        self._server.stop(grace_s).wait(grace_s + 1)
+        """Take no more calls, let those in flight finish (at most ``grace_s`` from the asking)."""
+        self.ask_to_stop(grace_s=grace_s)
+        assert self._stopped is not None
+        if not self._stopped.wait(max(0.0, self._cut_at_s - time.monotonic())):
+            _LOG.warning(
+                "OTLP/gRPC: a call or connection did not end within %g s and is cut off; what was "
+                "not acknowledged its sender sends again",
+                grace_s,
+            )
+            self._stopped.wait(_CUT_OFF_S)
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _exporter(self, signal: str) -> Callable[[bytes, Any], bytes]:

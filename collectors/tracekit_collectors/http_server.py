@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import json
 import logging
+import math
 import socket
 import threading
 import time
@@ -34,6 +35,8 @@ _PAGES: Final = ("/", "/healthz", "/status")
 _WORKERS: Final = 16
 #: A sender gets this long to deliver one body.
 _BODY_TIMEOUT_S: Final = 30.0
+#: How long requests that were cut off may take to end.
+_CUT_OFF_S: Final = 1.0
 #: A refused body is still read (and dropped) up to this size, so that the sender, busy writing,
 #: gets to see the answer instead of a broken connection.
 _DRAIN_BYTES: Final = 64 << 20
@@ -114,12 +117,16 @@ class HttpServer:
                 server_header=False,
                 # Longer than senders pause between batches, or they would meet closed doors.
                 timeout_keep_alive=75,
-                timeout_graceful_shutdown=max(1, int(config.shutdown_s / 2)),
+                # Requests in flight are cut off by `stop`; this only catches what it overlooks.
+                timeout_graceful_shutdown=math.ceil(config.grace_s + _CUT_OFF_S),
                 ssl_certfile=config.tls_cert,
                 ssl_keyfile=config.tls_key,
             )
         )
         self._thread = threading.Thread(target=self._serve, name="otlp-http", daemon=True)
+        #: Requests in flight; changed in the event loop only.
+        self._in_flight: set[asyncio.Task[Any]] = set()
+        self._asked_at_s: float | None = None
 
     def _serve(self) -> None:
         self._server.run(sockets=[self._socket])
@@ -139,25 +146,51 @@ class HttpServer:
 
     def ask_to_stop(self) -> None:
         """Take no more requests from now on."""
+        if self._asked_at_s is None:
+            self._asked_at_s = time.monotonic()
         self._server.should_exit = True
 
     def stop(self, *, grace_s: float) -> None:
-        """Take no more requests, let those in flight finish (at most ``grace_s``)."""
+        """Take no more requests, let those in flight finish (``grace_s`` from the asking)."""
         self.ask_to_stop()
+        assert self._asked_at_s is not None
+        if self._thread.ident is not None:
+            self._thread.join(max(0.0, self._asked_at_s + grace_s - time.monotonic()))
         if self._thread.is_alive():
-            self._thread.join(grace_s + 1)
+            _LOG.warning(
+                "OTLP/HTTP: still in flight after %g s and cut off: %d; what was not acknowledged "
+                "its sender sends again",
+                grace_s,
+                self._cut_off(),
+            )
+            self._thread.join(_CUT_OFF_S)
         self._socket.close()
         self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _cut_off(self) -> int:
+        tasks = list(self._in_flight)
+        for task in tasks:
+            with contextlib.suppress(RuntimeError):  # the loop has just ended, and they with it
+                task.get_loop().call_soon_threadsafe(task.cancel)
+        return len(tasks)
 
     # -- one request -----------------------------------------------------------------------
 
     async def _app(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
+        task = asyncio.current_task()
+        assert task is not None
+        self._in_flight.add(task)
         try:
             answer = await self._answer(scope, receive)
         except _Gone:
             return
+        except asyncio.CancelledError:
+            # By `stop`, at the end of the process. Senders come again after a 503.
+            answer = _Answer(503, "text/plain", b"the receiver is stopping\n", close=True)
+        finally:
+            self._in_flight.discard(task)
         headers = [
             (b"content-type", answer.media_type.encode()),
             (b"content-length", str(len(answer.body)).encode()),

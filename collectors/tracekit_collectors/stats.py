@@ -83,7 +83,7 @@ class Stats:
             self._refused[reason] += 1
 
     def committed(self, *, rows: int, now_unix_ns: int, late: bool) -> None:
-        """One table of the lake took ``rows``; ``late``: longer after the stamp than promised."""
+        """One table of the lake took ``rows``; ``late``: after so long that settling waited."""
         with self._lock:
             self._lake["commits"] += 1
             self._lake["rows"] += rows

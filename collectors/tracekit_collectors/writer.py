@@ -18,6 +18,7 @@ from typing import Final
 import pyarrow as pa
 
 from tracekit.ingest.batch import Decoded, stamp
+from tracekit.lake.stamping import stamping
 from tracekit.lake.store import Store
 from tracekit_collectors.entries import Entry, decode, from_record
 from tracekit_collectors.journal import Journal, Numbered
@@ -25,8 +26,8 @@ from tracekit_collectors.stats import Stats
 
 _LOG = logging.getLogger("tracekit.collect")
 
-#: Readers rely on rows being visible this soon after their ingest stamp.
-COMMIT_WITHIN_NS: Final = 45_000_000_000
+#: A commit that takes longer is counted and said: settling waits for it.
+LATE_COMMIT_S: Final = 45.0
 #: Spool records decoded again in one go.
 _CHUNK_BYTES: Final = 8 << 20
 _FIRST_RETRY_S: Final = 0.25
@@ -69,17 +70,14 @@ class Writer:
     def alive(self) -> bool:
         return self._thread.is_alive()
 
-    def stop(self, *, timeout_s: float) -> bool:
+    def stop(self) -> bool:
         """Commit what is in memory and end; False if that did not work (it stays spooled).
 
-        A commit that is under way is waited for, also past ``timeout_s``: it ends by itself.
+        Waits for the commit under way however long it takes: who cannot wait ends the process.
         """
         self._stopping.set()
         self._journal.finish()
-        self._thread.join(timeout_s)
-        if self._thread.is_alive():
-            _LOG.warning("the last commit takes long; a signal ends the process at once")
-            self._thread.join()
+        self._thread.join()
         return not self._journal.to_json()["buffer_rows"]
 
     def _loop(self) -> None:
@@ -176,24 +174,21 @@ class Writer:
         entries = [one.entry for one in numbered if one.seq > self._held_through[table]]
         if not entries:
             return
-        # Stamped at the last moment, table by table: see COMMIT_WITHIN_NS.
-        stamped_unix_ns = time.time_ns()
-        rows = (
-            _quarantine_rows(entries, stamped_unix_ns)
-            if table == "quarantine"
-            else _rows(entries, stamped_unix_ns)
-        )
-        self._store.append(table, rows, txn=(self._spool_id, through_seq))
-        self._held_through[table] = through_seq
-        now_unix_ns = time.time_ns()
-        late = now_unix_ns - stamped_unix_ns > COMMIT_WITHIN_NS
-        if late:
-            _LOG.warning(
-                "a commit to %s took %.0f s; readers may see its rows late",
-                table,
-                (now_unix_ns - stamped_unix_ns) / 1e9,
+        began_s = time.monotonic()
+        # A new stamp at each try, held until the rows are there: nobody settles past it.
+        with stamping(self._store) as stamped_unix_ns:
+            rows = (
+                _quarantine_rows(entries, stamped_unix_ns)
+                if table == "quarantine"
+                else _rows(entries, stamped_unix_ns)
             )
-        self._stats.committed(rows=rows.num_rows, now_unix_ns=now_unix_ns, late=late)
+            self._store.append(table, rows, txn=(self._spool_id, through_seq))
+        self._held_through[table] = through_seq
+        took_s = time.monotonic() - began_s
+        late = took_s > LATE_COMMIT_S
+        if late:
+            _LOG.warning("a commit to %s took %.0f s; nothing settled meanwhile", table, took_s)
+        self._stats.committed(rows=rows.num_rows, now_unix_ns=time.time_ns(), late=late)
 
 
 def _rows(entries: list[Entry], now_unix_ns: int) -> pa.Table:

@@ -18,7 +18,7 @@ from tracekit.analysis.diagnosis import Diagnosis, Finding
 from tracekit.analysis.session import Session
 from tracekit.analysis.slo import GIVEN
 from tracekit.analysis.ten_minute import ten_minute_table
-from tracekit.analysis.views import MIN_ROWS, Overview
+from tracekit.analysis.views import MIN_P95_ROWS, MIN_ROWS, Overview
 from tracekit.report import formats
 from tracekit.report import texts as words
 from tracekit_dashboards import charts, shell, sidebar, tables, texts
@@ -320,13 +320,14 @@ def latency(reader: Reader, overview: Overview) -> None:
         return views.latency_dots(session, metric, limit=_DOTS_MAX)
 
     def lines(session: Session) -> pl.DataFrame:
-        return views.latency_over_time(session, overview, metric, bins=views.bins_for(overview))
+        bins = views.bins_for(overview, rows=MIN_P95_ROWS)
+        return views.latency_over_time(session, overview, metric, bins=bins)
 
     points = reader.frame(("dots", metric), dots)
     frame = reader.frame(("lines", metric, overview), lines) if points is None else points
     chart = charts.latency_over_time(frame, points, metric=label, limit_ms=limit_ms)
     st.altair_chart(chart, width="stretch")
-    note = texts.LATENCY_LINES.format(n=MIN_ROWS) if points is None else texts.LATENCY_DOTS
+    note = texts.LATENCY_LINES.format(n=MIN_P95_ROWS) if points is None else texts.LATENCY_DOTS
     st.caption(" ".join((note, *([texts.LATENCY_LIMIT] if limit_ms is not None else []))))
     tables.csv_button(frame, "latency-over-time")
 

@@ -5,17 +5,17 @@
 -- model: model name
 -- n: completed requests
 -- ttft_p50_ms: [ms] median TTFT
--- ttft_p99_ms: [ms] 99th percentile of TTFT (read it only where n is large)
+-- ttft_p99_ms: [ms] 99th percentile of TTFT, NULL below 300 requests that have one
 -- e2e_p50_ms: [ms] median wall time
--- e2e_p99_ms: [ms] 99th percentile of wall time
+-- e2e_p99_ms: [ms] 99th percentile of wall time, NULL below 300 requests that have one
 select
     make_timestamp(start_unix_ns // 60000000000 * 60000000) as minute,
     model,
     count(*) as n,
     quantile_cont(ttft_ms, 0.5) as ttft_p50_ms,
-    quantile_cont(ttft_ms, 0.99) as ttft_p99_ms,
+    case when count(ttft_ms) >= 300 then quantile_cont(ttft_ms, 0.99) end as ttft_p99_ms,
     quantile_cont(e2e_ms, 0.5) as e2e_p50_ms,
-    quantile_cont(e2e_ms, 0.99) as e2e_p99_ms
+    case when count(e2e_ms) >= 300 then quantile_cont(e2e_ms, 0.99) end as e2e_p99_ms
 from requests
 where status = 'ok' and quarantine_reason is null and start_unix_ns is not null
 group by all

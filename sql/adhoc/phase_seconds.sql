@@ -8,7 +8,7 @@
 -- seconds: [s] in all
 -- share: [1] of all wall time
 -- p50_ms: [ms] median interval
--- p95_ms: [ms] 95th percentile of the interval
+-- p95_ms: [ms] 95th percentile of the interval, NULL below 60 intervals
 select
     p.phase,
     p.sub_phase,
@@ -17,7 +17,7 @@ select
     sum(p.duration_ms) / 1e3 as seconds,
     sum(p.duration_ms) / sum(sum(p.duration_ms)) over () as share,
     quantile_cont(p.duration_ms, 0.5) as p50_ms,
-    quantile_cont(p.duration_ms, 0.95) as p95_ms
+    case when count(*) >= 60 then quantile_cont(p.duration_ms, 0.95) end as p95_ms
 from phases as p
 join window_requests as r on p.request_key = r.request_key and p.revision = r.revision
 where r.quarantine_reason is null and r.superseded_attempt = 0

@@ -18,7 +18,7 @@ with stalled as (
         o.explained_ms as explained_ms
     from stalls_explained as o
     cross join attribution_rules as p
-    where o.explained_ms >= p.cause_share * o.excess_ms
+    where o.explained_ms >= 0.5 * p.cause_share * o.excess_ms
 ),
 
 pairs as (

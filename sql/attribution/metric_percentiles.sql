@@ -4,7 +4,7 @@
 -- metric: ttft_ms, ttfa_ms, tpot_ms or e2e_ms
 -- n: requests that have the metric
 -- p50: [ms] median, NULL below 30 requests
--- p95: [ms] 95th percentile, NULL below 30 requests
+-- p95: [ms] 95th percentile, NULL below 60 requests
 -- p99: [ms] 99th percentile, NULL below 300 requests
 with facts as (
     select
@@ -43,7 +43,7 @@ select
     l.metric as metric,
     l.n as n,
     case when l.n >= p.min_rows then l.p50 end as p50,
-    case when l.n >= p.min_rows then l.p95 end as p95,
+    case when l.n >= p.min_p95_rows then l.p95 end as p95,
     case when l.n >= p.min_p99_rows then l.p99 end as p99
 from long as l
 cross join attribution_rules as p

@@ -2,9 +2,10 @@
 -- overlap enough to be explained so. Two prefills in the same
 -- engine steps share them by what each should cost, so a short prompt that rode along with a long
 -- one is no culprit of the long one; and a prefill that was itself slowed far beyond its cost was
--- not what kept the engine busy.
+-- not what kept the engine busy. A queue moves on under ordinary prefills: only those of prompts far
+-- longer than usual hold it up.
 -- grain: one row per suspect and overlapping request.
--- inputs: overlap_segments, suspect_requests, suspect_overlaps, request_costs, attribution_rules
+-- inputs: worker_prefills, overlap_segments, suspect_requests, suspect_overlaps, request_costs, attribution_rules
 -- suspect_id: the row of suspect_requests
 -- culprit_key: request_key of the request that was prefilling
 -- overlap_ms: [ms] how long the two overlapped
@@ -13,13 +14,14 @@ with stalled as (
     select o.suspect_id as suspect_id
     from suspect_overlaps as o
     cross join attribution_rules as p
-    where o.beyond_ms > 0 and o.beyond_ms >= p.cause_share * o.excess_ms
+    where o.beyond_ms > 0 and o.beyond_ms >= 0.5 * p.cause_share * o.excess_ms
 ),
 
 pairs as (
     select
         g.suspect_id as suspect_id,
         g.culprit_key as culprit_key,
+        max(s.phase) as phase,
         max(case when s.phase = 'prefill' then s.expected_ms end) as own_ms,
         sum(cast(g.end_unix_ns - g.start_unix_ns as double)) / 1e6 as overlap_ms
     from overlap_segments as g
@@ -38,17 +40,26 @@ costs as (
     join culprits as k on c.request_key = k.culprit_key
 ),
 
+usual as (
+    select percentile_cont(0.5) within group (
+            order by cast(end_unix_ns - start_unix_ns as double) / 1e6) as usual_ms
+    from worker_prefills
+),
+
 shared as (
     select
         p.suspect_id as suspect_id,
         p.culprit_key as culprit_key,
         p.overlap_ms as overlap_ms,
-        r.culprit_factor * c.expected_ms as most_ms,
+        case when p.phase = 'queue' and coalesce(c.expected_ms, 0.0) < r.long_factor * u.usual_ms
+                 then 0.0
+             else r.culprit_factor * c.expected_ms end as most_ms,
         case when p.own_ms + c.expected_ms > 0
                  then p.overlap_ms * c.expected_ms / nullif(p.own_ms + c.expected_ms, 0.0)
              else p.overlap_ms end as share_ms
     from pairs as p
     cross join attribution_rules as r
+    cross join usual as u
     left join costs as c on p.culprit_key = c.culprit_key
 )
 

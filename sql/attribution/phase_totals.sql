@@ -7,7 +7,7 @@
 -- seconds: [s] time in it, all requests together
 -- share: [1] of the time of all phases
 -- p50_ms: [ms] median, NULL below 30 requests
--- p95_ms: [ms] 95th percentile, NULL below 30 requests
+-- p95_ms: [ms] 95th percentile, NULL below 60 requests
 with facts as (
     select
         count(client_wait_ms) as client_wait_n,
@@ -99,7 +99,7 @@ select
     coalesce(l.total_ms, 0.0) / 1e3 as seconds,
     case when w.total_ms > 0 then coalesce(l.total_ms, 0.0) / w.total_ms end as share,
     case when l.n >= p.min_rows then l.p50_ms end as p50_ms,
-    case when l.n >= p.min_rows then l.p95_ms end as p95_ms
+    case when l.n >= p.min_p95_rows then l.p95_ms end as p95_ms
 from long as l
 cross join wall as w
 cross join attribution_rules as p

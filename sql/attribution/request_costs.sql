@@ -1,5 +1,5 @@
 -- The cost model applied: what each phase of each request should have taken, given its shape.
--- Shape only (tokens, cache, bytes): concurrency and batch are how a fault acts, so they must not
+-- Shape only (tokens, cache, bytes), with the cache hit that was due: concurrency and batch are how a fault acts, so they must not
 -- explain it away. A phase without a usable fit, or a request without the size it needs, has no
 -- expectation (NULL): such a phase may not be judged.
 -- grain: one row per usable request.
@@ -90,13 +90,13 @@ with e as (
         case when f.queue_ms is null then null else c.queue_c0 end as queue_expected_ms,
         f.prefill_ms as prefill_ms,
         case when f.prefill_ms is null then null when f.prefill_ms = 0 then 0.0
-             else c.prefill_a0 + c.prefill_a1 * f.uncached_tokens
-                 + c.prefill_a2 * f.attended_tokens_sq
+             else c.prefill_a0 + c.prefill_a1 * f.due_uncached_tokens
+                 + c.prefill_a2 * f.due_attended_tokens_sq
              end as prefill_expected_ms,
         f.queue_or_prefill_ms as queue_or_prefill_ms,
         case when f.queue_or_prefill_ms is null then null when f.queue_or_prefill_ms = 0 then 0.0
-             else c.queue_or_prefill_a0 + c.queue_or_prefill_a1 * f.uncached_tokens
-                 + c.queue_or_prefill_a2 * f.attended_tokens_sq
+             else c.queue_or_prefill_a0 + c.queue_or_prefill_a1 * f.due_uncached_tokens
+                 + c.queue_or_prefill_a2 * f.due_attended_tokens_sq
              end as queue_or_prefill_expected_ms,
         f.kv_transfer_ms as kv_transfer_ms,
         case when f.kv_transfer_ms is null then null when f.kv_transfer_ms = 0 then 0.0

@@ -2,7 +2,7 @@
 -- Quarantined rows and superseded attempts are here to be counted: they are neither completed nor
 -- censored, so nothing is learned from them and nothing said of them.
 -- grain: one row per request of the window.
--- inputs: window_requests
+-- inputs: window_requests, cache_due
 -- request_key: identity of the request
 -- request_id: id that client and server share
 -- trace_id: 32 hex digits
@@ -23,6 +23,8 @@
 -- cached_known: 1 if the source said how many prompt tokens came from a cache
 -- uncached_tokens: [tokens] prompt tokens to compute; the whole prompt if the cache is unknown
 -- attended_tokens_sq: [tokens^2] uncached x (cached + uncached / 2): the attention work of prefill
+-- due_uncached_tokens: [tokens] as uncached_tokens, with the cache hit that was due
+-- due_attended_tokens_sq: [tokens^2] as attended_tokens_sq, with the cache hit that was due
 -- steps: [1] decode steps of one sequence
 -- step_context: [tokens] steps x mean context length: the attention work of decode
 -- kv_bytes: [bytes] KV cache moved
@@ -44,6 +46,7 @@
 -- unexplained_ms: [ms] covered by no boundary
 -- engine_step_wait_ms: [ms] sub-phase of frontend_ms
 -- kv_transfer_wait_ms: [ms] sub-phase of kv_transfer_ms
+-- kv_transfer_recompute_ms: [ms] sub-phase of kv_transfer_ms
 -- max_gap_ms: [ms] longest gap between tokens, NULL where no chunk times are known
 -- preemptions: times preempted, NULL if unknown
 with r as (
@@ -73,6 +76,12 @@ with r as (
         -- a source that counts more cached than prompt tokens must not make negative work
         case when w.cached_tokens > w.input_tokens then cast(w.input_tokens as double)
              else cast(coalesce(w.cached_tokens, 0) as double) end as cached_tokens,
+        -- a due hit never covers the last prompt token
+        case when w.cached_tokens is null then 0.0
+             when w.cached_tokens > w.input_tokens then cast(w.input_tokens as double)
+             when d.due_tokens > cast(w.cached_tokens as double)
+                 and d.due_tokens < cast(w.input_tokens as double) then d.due_tokens
+             else cast(w.cached_tokens as double) end as due_cached_tokens,
         case when w.output_tokens is null then null
              when coalesce(w.choices, 1) > 1
                  then cast(w.output_tokens as double) / cast(w.choices as double)
@@ -100,9 +109,11 @@ with r as (
         w.unexplained_ms as unexplained_ms,
         w.engine_step_wait_ms as engine_step_wait_ms,
         w.kv_transfer_wait_ms as kv_transfer_wait_ms,
+        w.kv_transfer_recompute_ms as kv_transfer_recompute_ms,
         w.max_gap_ms as max_gap_ms,
         w.preemptions as preemptions
     from window_requests as w
+    left join cache_due as d on w.request_key = d.request_key
 )
 
 select
@@ -127,6 +138,9 @@ select
     input_tokens - cached_tokens as uncached_tokens,
     (input_tokens - cached_tokens) * (cached_tokens + (input_tokens - cached_tokens) / 2.0)
         as attended_tokens_sq,
+    input_tokens - due_cached_tokens as due_uncached_tokens,
+    (input_tokens - due_cached_tokens)
+        * (due_cached_tokens + (input_tokens - due_cached_tokens) / 2.0) as due_attended_tokens_sq,
     case when sequence_tokens > 1 then (sequence_tokens - 1.0) / accepted else 0.0 * sequence_tokens
          end as steps,
     case when sequence_tokens > 1
@@ -152,6 +166,7 @@ select
     unexplained_ms,
     engine_step_wait_ms,
     kv_transfer_wait_ms,
+    kv_transfer_recompute_ms,
     max_gap_ms,
     preemptions
 from r

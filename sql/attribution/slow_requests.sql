@@ -18,6 +18,7 @@
 -- arrival_unix_ns: [unix ns] when the request was meant to start, NULL without a clock
 -- engine_step_wait_ms: [ms] sub-phase of frontend
 -- kv_transfer_wait_ms: [ms] sub-phase of kv_transfer
+-- kv_transfer_recompute_ms: [ms] sub-phase of kv_transfer_ms
 -- preemptions: times preempted
 -- uncached_tokens: [tokens] prompt tokens to compute; the whole prompt if the cache is unknown
 -- output_tokens: [tokens] generated
@@ -39,6 +40,7 @@ with s as (
         f.arrival_unix_ns as arrival_unix_ns,
         f.engine_step_wait_ms as engine_step_wait_ms,
         f.kv_transfer_wait_ms as kv_transfer_wait_ms,
+        f.kv_transfer_recompute_ms as kv_transfer_recompute_ms,
         f.preemptions as preemptions,
         f.uncached_tokens as uncached_tokens,
         f.output_tokens as output_tokens,
@@ -63,6 +65,7 @@ with s as (
         f.arrival_unix_ns as arrival_unix_ns,
         f.engine_step_wait_ms as engine_step_wait_ms,
         f.kv_transfer_wait_ms as kv_transfer_wait_ms,
+        f.kv_transfer_recompute_ms as kv_transfer_recompute_ms,
         f.preemptions as preemptions,
         f.uncached_tokens as uncached_tokens,
         f.output_tokens as output_tokens,
@@ -87,6 +90,7 @@ with s as (
         f.arrival_unix_ns as arrival_unix_ns,
         f.engine_step_wait_ms as engine_step_wait_ms,
         f.kv_transfer_wait_ms as kv_transfer_wait_ms,
+        f.kv_transfer_recompute_ms as kv_transfer_recompute_ms,
         f.preemptions as preemptions,
         f.uncached_tokens as uncached_tokens,
         f.output_tokens as output_tokens,
@@ -113,6 +117,7 @@ select
     arrival_unix_ns,
     engine_step_wait_ms,
     kv_transfer_wait_ms,
+    kv_transfer_recompute_ms,
     preemptions,
     uncached_tokens,
     output_tokens,

@@ -8,7 +8,7 @@
 -- start_unix_ns: [unix ns] start of the interval
 -- end_unix_ns: [unix ns] end of the interval
 -- duration_ms: [ms] end - start
--- is_suspect: 1 if the phase of this request is to be explained or a control, else 0
+-- is_suspect: 1 if it is a phase of a suspect or control, else 0
 with wanted as (
     select count(*) as suspects from suspect_requests where is_control = 0
 )
@@ -26,8 +26,6 @@ cross join wanted as w
 cross join attribution_rules as a
 left join suspect_requests as s on p.request_key = s.request_key and p.phase = s.phase
 where w.suspects > 0
-    and p.phase in ('frontend', 'prefill', 'decode')
-    and p.worker is not null
     and p.end_unix_ns > p.start_unix_ns
     and (s.request_key is not null
-        or (p.phase = 'prefill' and p.duration_ms >= a.min_prefill_ms))
+        or (p.phase = 'prefill' and p.worker is not null and p.duration_ms >= a.min_prefill_ms))

@@ -21,6 +21,7 @@ with spans as (
         p.end_unix_ns as end_unix_ns
     from suspect_requests as s
     join stall_phases as p on s.request_key = p.request_key and s.phase = p.phase
+    where p.worker is not null and p.phase in ('frontend', 'queue', 'prefill', 'decode')
 ),
 
 decoding as (

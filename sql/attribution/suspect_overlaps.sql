@@ -79,7 +79,10 @@ beyond as (
         j.interval_ms as interval_ms,
         j.overlap_ms as overlap_ms,
         -- without ordinary requests to compare with, only a stall speaks for itself
-        coalesce(u.usual_share, case when j.has_stalls = 1 then 0.0 else 1.0 end) as usual_share
+        -- (a queue is nothing that requests ordinarily spend time in)
+        case when j.phase = 'queue' then 0.0
+             else coalesce(u.usual_share, case when j.has_stalls = 1 then 0.0 else 1.0 end)
+             end as usual_share
     from joined as j
     left join usual as u on j.worker = u.worker and j.phase = u.phase
     where j.is_control = 0

@@ -2,7 +2,7 @@
 -- A cause is named only where its own evidence explains at least half of the excess; else it is
 -- 'unknown', and the phase still stands.
 -- grain: one row per request and violated metric.
--- inputs: winners, winner_confidence, slow_requests, cost_model, stalls_explained, interference, worker_residuals, arrival_bins, queue_pressure, arrival_rules, attribution_rules
+-- inputs: winners, standing, winner_confidence, slow_requests, cost_model, interference, causes, attribution_rules
 -- request_key: identity of the request
 -- request_id: id that client and server share
 -- trace_id: 32 hex digits
@@ -16,7 +16,7 @@
 -- confidence_label: high, likely or mixed
 -- culprit_request_id: the request that stalled it most, NULL if none
 -- worker: worker of that phase, NULL if unknown or if the phase has none
--- reason: what decided: excess, shape, spread, ordinary, coverage, size, phases or rows
+-- reason: what decided: excess, shape, spread, usual, ordinary, coverage, size, phases or rows
 -- value_ms: [ms] what the metric was
 -- threshold_ms: [ms] what it is slow against
 -- censored: 1 if the request was killed, else 0
@@ -26,29 +26,7 @@
 -- route: traffic class or endpoint, '' if unknown
 -- uncached_tokens: [tokens] prompt tokens to compute; the whole prompt if the cache is unknown
 -- output_tokens: [tokens] generated
-with pressed as (
-    -- what the waiting of a request's model looks like as a whole
-    select
-        s.slow_id as slow_id,
-        -- lasting waits stay unknown: full slots and full KV memory look alike from here
-        case
-            when q.bins < p.min_bins or q.service_ratio > p.max_service_ratio then 'unknown'
-            when q.waiting_share <= p.rare_share
-                and cast(b.arrivals as double) >= p.burst_factor * q.usual_arrivals
-                and b.arrivals >= p.min_burst_arrivals
-                and b.service_ratio <= p.max_service_ratio then 'arrival_burst'
-            else 'unknown'
-        end as cause
-    from slow_requests as s
-    cross join attribution_rules as p
-    cross join arrival_rules as a
-    join queue_pressure as q on s.model = q.model
-    join arrival_bins as b
-        on s.model = b.model
-        and b.bin_unix_ns = s.arrival_unix_ns - s.arrival_unix_ns % nullif(a.bin_ns, 0)
-),
-
-culprits as (
+with culprits as (
     select
         request_key,
         phase,
@@ -65,13 +43,13 @@ judged as (
         w.slow_id as slow_id,
         w.request_key as request_key,
         w.metric as metric,
-        w.candidate as candidate,
-        w.reason as reason,
-        case w.candidate when 'attributed' then w.phase when 'mixed' then w.phase
+        k.candidate as candidate,
+        k.reason as reason,
+        case k.candidate when 'attributed' then w.phase when 'mixed' then w.phase
             when 'request_shape' then w.shape_phase end as phase,
-        case w.candidate when 'attributed' then w.excess_ms when 'mixed' then w.excess_ms
+        case k.candidate when 'attributed' then w.excess_ms when 'mixed' then w.excess_ms
             when 'request_shape' then w.shape_excess_ms end as excess_ms,
-        case w.candidate when 'attributed' then w.expected_ms when 'mixed' then w.expected_ms
+        case k.candidate when 'attributed' then w.expected_ms when 'mixed' then w.expected_ms
             when 'request_shape' then w.shape_expected_ms end as expected_ms,
         w.shape_fixed_ms as shape_fixed_ms,
         w.runner_up as runner_up,
@@ -92,7 +70,7 @@ judged as (
         -- what is not known puts a ceiling on how sure one can be
         case
             when w.unjudged_ms > 0 then 1
-            when case case w.candidate when 'request_shape' then w.shape_phase else w.phase end
+            when case case k.candidate when 'request_shape' then w.shape_phase else w.phase end
                 when 'client_wait' then m.client_wait_borrowed
                 when 'network' then m.network_borrowed
                 when 'route' then m.route_borrowed
@@ -104,15 +82,16 @@ judged as (
                 when 'decode' then m.decode_borrowed
             end = 1 then 1
             when w.phase = 'queue_or_prefill' then 1
-            when s.cached_known = 0 and s.metric <> 'tpot' and w.candidate = 'request_shape'
+            when s.cached_known = 0 and s.metric <> 'tpot' and k.candidate = 'request_shape'
                 and w.shape_phase in ('prefill', 'queue_or_prefill') then 1
-            when s.cached_known = 0 and s.metric <> 'tpot' and w.candidate = 'attributed'
+            when s.cached_known = 0 and s.metric <> 'tpot' and k.candidate = 'attributed'
                 and w.phase not in ('prefill', 'queue_or_prefill')
                 and w.excess_ms <= w.prompt_ms then 1
             else 0
         end as is_limited,
         c.confidence as drawn
     from winners as w
+    join standing as k on w.slow_id = k.slow_id
     join slow_requests as s on w.slow_id = s.slow_id
     left join cost_model as m on w.cell_index = m.cell_index
     left join winner_confidence as c on w.slow_id = c.slow_id
@@ -152,68 +131,22 @@ sure as (
     cross join attribution_rules as p
 ),
 
-weighed as (
-    select
-        s.slow_id as slow_id,
-        s.request_key as request_key,
-        s.metric as metric,
-        s.class as class,
-        s.reason as reason,
-        s.phase as phase,
-        s.excess_ms as excess_ms,
-        s.expected_ms as expected_ms,
-        s.shape_fixed_ms as shape_fixed_ms,
-        s.runner_up as runner_up,
-        s.request_id as request_id,
-        s.trace_id as trace_id,
-        s.uncached_tokens as uncached_tokens,
-        s.output_tokens as output_tokens,
-        s.value_ms as value_ms,
-        s.threshold_ms as threshold_ms,
-        s.censored as censored,
-        s.model as model,
-        s.route as route,
-        s.worker as worker,
-        s.engine_step_wait_ms as engine_step_wait_ms,
-        s.kv_transfer_wait_ms as kv_transfer_wait_ms,
-        s.preemptions as preemptions,
-        s.confidence as confidence,
-        coalesce(o.explained_ms, 0.0) as interference_ms,
-        case when r.is_slow = 1 then (r.excess_share - r.peer_excess_share) * s.expected_ms
-             else 0.0 end as slow_worker_ms,
-        coalesce(q.cause, 'unknown') as queue_cause
-    from sure as s
-    left join stalls_explained as o on s.request_key = o.request_key and s.phase = o.phase
-    left join worker_residuals as r
-        on s.model = r.model and s.phase = r.phase and s.worker = r.worker
-    left join pressed as q on s.slow_id = q.slow_id
-),
-
 caused as (
     select
-        w.slow_id as slow_id,
+        s.slow_id as slow_id,
         case
-            when w.class = 'request_shape' and w.shape_fixed_ms >= 0.5 * w.expected_ms
+            when s.class = 'request_shape' and s.shape_fixed_ms >= 0.5 * s.expected_ms
                 then 'fixed_overhead'
-            when w.class = 'request_shape' and w.phase = 'kv_transfer' then 'kv_transfer_size'
-            when w.class = 'request_shape' then 'long_prompt'
-            when w.class <> 'attributed' then 'unknown'
-            when w.phase = 'client_wait' then 'client_concurrency'
-            when w.phase = 'network' then 'network'
-            when w.phase = 'queue' then w.queue_cause
-            when w.phase = 'kv_transfer'
-                and w.kv_transfer_wait_ms >= p.cause_share * w.excess_ms then 'kv_transfer_wait'
-            when w.interference_ms >= p.cause_share * w.excess_ms
-                and w.interference_ms >= w.slow_worker_ms then 'prefill_interference'
-            when w.slow_worker_ms >= p.cause_share * w.excess_ms then 'slow_worker'
-            when w.phase in ('prefill', 'decode') and w.preemptions > 0 then 'preemption'
-            when w.phase = 'frontend'
-                and coalesce(w.engine_step_wait_ms, 0.0) < p.cause_share * w.excess_ms
-                then 'frontend_stall'
-            else 'unknown'
-        end as cause
-    from weighed as w
-    cross join attribution_rules as p
+            when s.class = 'request_shape' and s.phase = 'kv_transfer' then 'kv_transfer_size'
+            when s.class = 'request_shape' then 'long_prompt'
+            when s.class <> 'attributed' then 'unknown'
+            when s.phase = 'client_wait' then 'client_concurrency'
+            when s.phase = 'network' then 'network'
+            else coalesce(c.cause, 'unknown')
+        end as cause,
+        c.cause_ms as cause_ms
+    from sure as s
+    left join causes as c on s.request_key = c.request_key and s.phase = c.phase
 )
 
 select
@@ -238,19 +171,12 @@ select
     w.threshold_ms as threshold_ms,
     w.censored as censored,
     w.runner_up as runner_up,
-    case c.cause
-        when 'prefill_interference' then w.interference_ms
-        when 'slow_worker'
-            then case when w.slow_worker_ms < w.excess_ms then w.slow_worker_ms else w.excess_ms end
-        when 'kv_transfer_wait'
-            then case when w.kv_transfer_wait_ms < w.excess_ms then w.kv_transfer_wait_ms
-                      else w.excess_ms end
-    end as cause_ms,
+    case when w.class = 'attributed' then c.cause_ms end as cause_ms,
     w.model as model,
     w.route as route,
     w.uncached_tokens as uncached_tokens,
     w.output_tokens as output_tokens
-from weighed as w
+from sure as w
 join caused as c on w.slow_id = c.slow_id
 cross join attribution_rules as p
 left join culprits as k on w.request_key = k.request_key and w.phase = k.phase and k.place = 1

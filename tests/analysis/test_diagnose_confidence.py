@@ -63,6 +63,8 @@ def _connect(rows: list[dict[str, Any]]) -> duckdb.DuckDBPyConnection:
                 }
             )
     put(con, "winners", pa.Table.from_pylist(winners))
+    standing = [{k: w[k] for k in ("slow_id", "candidate")} for w in winners]
+    put(con, "standing", pa.Table.from_pylist(standing))
     put(con, "slow_phases", pa.Table.from_pylist(phases))
     return con
 

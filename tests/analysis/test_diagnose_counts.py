@@ -17,9 +17,12 @@ from tracekit.analysis.slo import Slo, parse_slo
 
 KEYS = {
     "": "schema window slo requests percentiles goodput coverage phases misses findings "
-    "unexplained_share missing_evidence sentence",
+    "fleet fleet_totals unexplained_share missing_evidence sentence",
     "findings": "phase cause metric share_of_misses placebo_share excess_ms expected_ms confidence "
     "confidence_label n workers culprits evidence action sentence",
+    "fleet": "metric phase vanish_share alone_share placebo_share net_share n sampled top_stratum",
+    "fleet_totals": "metric n sampled vanish_share placebo_share net_share shape_share "
+    "unexplained_share reference reference_n",
     "phases": "phase seconds share p50_ms p95_ms",
     "missing_evidence": "field why how",
 }
@@ -51,7 +54,7 @@ def test_json_has_the_contract_and_nothing_else() -> None:
     plain = _run(traffic, "ttft=500ms").to_json()
     assert plain["schema"] == SCHEMA == "tracekit.diagnosis/1"
     assert list(plain) == KEYS[""].split()
-    for part in ("findings", "phases", "missing_evidence"):
+    for part in ("findings", "fleet", "fleet_totals", "phases", "missing_evidence"):
         assert plain[part]
         for row in plain[part]:
             assert list(row) == KEYS[part].split()
@@ -59,7 +62,7 @@ def test_json_has_the_contract_and_nothing_else() -> None:
     for percentiles in plain["percentiles"].values():
         assert list(percentiles) == ["p50", "p95", "p99", "n", "kind"]
     assert json.loads(json.dumps(plain, allow_nan=False)) == plain
-    assert all(f["placebo_share"] is None for f in plain["findings"])
+    assert [f["placebo_share"] for f in plain["findings"]] == [0.0], "all of it is the queue's"
 
 
 def test_every_request_is_in_exactly_one_count() -> None:
@@ -90,14 +93,20 @@ def test_only_completed_requests_are_in_percentiles() -> None:
 
 
 @pytest.mark.parametrize(
-    ("n", "p95", "p99"),
-    [(29, False, False), (30, True, False), (299, True, False), (300, True, True)],
+    ("n", "printed"),
+    [(29, ""), (30, "p50"), (59, "p50"), (60, "p50 p95"), (299, "p50 p95"), (300, "p50 p95 p99")],
 )
-def test_percentiles_are_gated_by_n(n: int, p95: bool, p99: bool) -> None:
-    percentiles = _run(factory.clean(n)).percentiles["e2e_ms"]
+def test_percentiles_are_gated_by_n(n: int, printed: str) -> None:
+    diagnosis = _run(factory.clean(n))
+    percentiles = diagnosis.percentiles["e2e_ms"]
     assert percentiles.n == n
-    assert (percentiles.p50 is not None, percentiles.p95 is not None) == (p95, p95)
-    assert (percentiles.p99 is not None) == p99
+    assert [p for p in ("p50", "p95", "p99") if getattr(percentiles, p) is not None] == (
+        printed.split()
+    )
+    for phase in diagnosis.phases:
+        assert [p for p in ("p50", "p95") if getattr(phase, f"{p}_ms") is not None] == [
+            p for p in printed.split() if p != "p99"
+        ]
 
 
 def test_phases_share_all_the_time() -> None:

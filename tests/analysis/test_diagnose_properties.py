@@ -176,8 +176,10 @@ def test_every_file_is_loaded_and_documents_its_columns() -> None:
 def test_inputs_are_defined_before(name: str) -> None:
     given = {
         "window_requests", "requests", "phases", "token_gaps", "slo", "attribution_rules",
-        "cost_model", "winner_confidence", "suspect_requests", "overlap_rules", "bins",
-        "arrival_rules",
+        "cost_model", "outstanding", "winner_confidence", "suspect_requests", "overlap_rules",
+        "bins", "arrival_rules", "arrival_times", "load_rules", "time_bins", "worker_samples",
+        "pressure_rules", "pressure_times", "contention", "worker_slices", "slice_rules",
+        "transfer_costs", "cache_due", "prompt_kinds",
     }  # fmt: skip
     inputs = {i.strip() for i in load("attribution", name).inputs.split(",")}
     before = set(ATTRIBUTION[: ATTRIBUTION.index(name)])

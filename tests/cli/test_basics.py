@@ -32,6 +32,7 @@ COMMANDS = [
     "table",
     "diagnose",
     "verdicts",
+    "compare",
     "sql",
     "dashboard",
     "doctor",
@@ -78,7 +79,7 @@ def test_demo_never_takes_the_store_of_the_environment() -> None:
 
 @pytest.mark.parametrize(
     "path",
-    [p for p in ALL if p not in {("demo",), ("collect",), ("dashboard",), ("store",)}],
+    [p for p in ALL if p not in {("dashboard",), ("store",)}],
     ids=" ".join,
 )
 def test_every_command_with_output_has_json(path: tuple[str, ...]) -> None:
@@ -217,6 +218,55 @@ def test_import_of_the_package_stays_light() -> None:
         env=process_environment(Path("unused")),
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("diagnose",), ("diagnose", "--slo", "ttft=1s", "--explain"), ("show", "slow-queue")],
+    ids=" ".join,
+)
+def test_pandas_is_not_imported(arguments: tuple[str, ...], store: Path) -> None:
+    """PyArrow would, at the first array it makes of a list: 0.3 s of a command that needs none."""
+    pytest.importorskip("pandas")
+    code = textwrap.dedent(
+        """
+        import sys
+        from tracekit.cli import main
+        try:
+            main(sys.argv[1:])
+        except SystemExit as ended:
+            assert not ended.code, ended.code
+        assert "pyarrow" in sys.modules
+        assert "pandas" not in sys.modules
+        """
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        capture_output=True,
+        text=True,
+        env=process_environment(store),
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("requests", "--last", "9" * 30),
+        ("requests", "--since", "9" * 400 + "d"),
+        ("table", "--last", "9" * 30),
+        ("verdicts", "--last", "9" * 30),
+        ("diagnose", "--slo", f"ttft={'9' * 400}s"),
+        ("store", "vacuum", "--retention", "9" * 400 + "d"),
+        ("doctor", "--wait", "nan"),
+        ("doctor", "--wait", "inf"),
+        ("doctor", "--http-port", "-1"),
+        *(("sql", "select 1", "--time-limit", t) for t in ("nan", "inf", "-inf", "-1", "1e300")),
+    ],
+    ids=lambda a: " ".join(a)[:40],
+)
+def test_numbers_that_cannot_be_meant_exit_2(arguments: tuple[str, ...], run: Run) -> None:
+    assert run(*arguments).exit_code == 2
 
 
 def test_base_install_says_what_to_install() -> None:

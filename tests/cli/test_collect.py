@@ -30,7 +30,7 @@ def test_every_field_of_the_configuration_has_an_option() -> None:
     options = {o for p in command.commands["collect"].params for o in p.opts}
     fields = [f.name for f in dataclasses.fields(CollectConfig)]
     wanted = {_RENAMED.get(name, "--" + name.replace("_", "-")) for name in fields}
-    assert wanted == options
+    assert wanted | {"--json"} == options
 
 
 def test_options_reach_the_configuration_and_defaults_agree(
@@ -38,7 +38,8 @@ def test_options_reach_the_configuration_and_defaults_agree(
 ) -> None:
     seen: list[CollectConfig] = []
 
-    def take(config: CollectConfig) -> int:
+    def take(config: CollectConfig, *, as_json: bool) -> int:
+        assert not as_json
         seen.append(config)
         return 0
 
@@ -96,6 +97,12 @@ def test_options_reach_the_configuration_and_defaults_agree(
         ("--retain", "long"),
         ("--tls-cert", "/nowhere.pem", "--tls-key", "/nowhere.pem"),
         ("--flush-interval-s", "0"),
+        ("--shutdown-s", "nan"),
+        ("--quiet-s", "inf"),
+        ("--max-spool-bytes", "9" * 400),
+        ("--max-bytes", "0"),
+        ("--retain", "0s"),
+        ("--retain", "9" * 400 + "d"),
     ],
 )
 def test_what_cannot_work_exits_2(
@@ -108,11 +115,14 @@ def test_what_cannot_work_exits_2(
 
 
 def test_process_receives_settles_and_ends_on_sigterm(run: Run, tmp_path: Path) -> None:
-    """Spans sent to the process are requests for the next command, and SIGTERM exits 0."""
+    """Spans sent to the process are requests for the next command, and SIGTERM exits 0.
+
+    With --json its output is where it listens, and at the end what came in.
+    """
     ready_file, store = tmp_path / "ready.json", tmp_path / "store"
     arguments = ("--grpc-port", "0", "--http-port", "0", "--ready-file", ready_file)
     process = subprocess.Popen(
-        [sys.executable, "-m", "tracekit", "collect", "--store", store, *arguments],
+        [sys.executable, "-m", "tracekit", "collect", "--json", "--store", store, *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -138,7 +148,12 @@ def test_process_receives_settles_and_ends_on_sigterm(run: Run, tmp_path: Path) 
         process.kill()
         process.wait()
     assert process.returncode == 0, stderr
-    assert str(ready["grpc"]["port"]) in stdout and str(ready["http"]["port"]) in stdout
+    first, last = map(json.loads, stdout.splitlines())
+    assert first == ready
+    traces = last["signals"]["traces"]
+    assert (traces["requests"], traces["accepted"]) == (3, last["lake"]["rows"])
+    assert traces["accepted"] == sum(s["traces"] for s in last["services"].values())
+    assert last["journal"]["spool_pending"] == 0
     assert not ready_file.exists()
     rows = [json.loads(x) for x in run("requests", "--json", "--store", store).stdout.splitlines()]
     assert [r["request_id"] for r in rows] == [f"chatcmpl-req-00{n}" for n in (2, 1, 0)]

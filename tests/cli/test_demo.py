@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import re
@@ -28,6 +29,14 @@ def test_demo_without_a_terminal_prints_the_answer_and_ends(run_process: RunProc
     sentence = done.stdout.split("\n\n")[0]
     assert re.search(r"\d+ %", sentence) and sentence.rstrip().endswith("."), sentence
     assert "1. " in done.stdout
+
+
+def test_demo_json_is_the_diagnosis(run_process: RunProcess) -> None:
+    done = run_process("demo", "--json", "--no-dashboard")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["schema"].startswith("tracekit.diagnosis/")
+    assert document["findings"] and document["requests"]["total"] > 300
 
 
 def test_demo_leaves_nothing_behind(run_process: RunProcess, tmp_path: Path) -> None:

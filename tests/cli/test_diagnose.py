@@ -23,6 +23,8 @@ CONTRACT = [
     "phases",
     "misses",
     "findings",
+    "fleet",
+    "fleet_totals",
     "unexplained_share",
     "missing_evidence",
     "sentence",

@@ -47,6 +47,17 @@ def test_requests_last_key_and_filters(run: Run) -> None:
     assert run("requests", "--since", "yesterday-ish").exit_code == 2
 
 
+def test_requests_table_says_how_many_there_are(run: Run) -> None:
+    total = traffic.REQUESTS
+    assert f"(20 of {total} requests; --last {total} shows all)" in run("requests").output
+    assert f"({total} requests)" in run("requests", "--last", total).output
+    slow = run("requests", "--slow", "--slo", "ttft=1ms", "--last", 1).output
+    assert f"(1 of {total} requests; --last {total} shows all)" in slow
+    assert "(1 request)" in run("requests", "--slow", "--slo", "ttft=2s").output
+    for shape in ("json", "csv"):
+        assert " of " not in run("requests", "--last", 3, "--format", shape).output
+
+
 def test_requests_slow_keeps_only_misses(run: Run) -> None:
     lines = run("requests", "--json", "--slow", "--slo", "ttft=2s").output.splitlines()
     assert [json.loads(line)["request_id"] for line in lines] == [f"chatcmpl-{SLOW}"]
@@ -78,7 +89,7 @@ def test_requests_round_trip_through_import(run: Run, tmp_path: Path) -> None:
 
 def test_requests_table_for_people(run: Run) -> None:
     text = run("requests").output
-    assert "(20 requests)" in text
+    assert "(20 of 60 requests" in text
     assert "req-059" in text and "req-039" not in text
     assert "decode" in text
 

@@ -177,6 +177,33 @@ def test_export_opens_in_plain_duckdb(run: Run, tmp_path: Path) -> None:
     assert json.loads(again.output)["rows"] == {"slo": 1}
 
 
+@pytest.mark.parametrize("content", [b"", b"my only notes\n", b"12345678DUC", b"x" * 4096])
+def test_export_replaces_duckdb_files_only(content: bytes, run: Run, tmp_path: Path) -> None:
+    notes = tmp_path / "notes.duckdb"
+    notes.write_bytes(content)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    for name in ("notes.duckdb", "folder", "link"):
+        result = run("sql", "--export", tmp_path / name, "--overwrite", "--relation", "slo")
+        assert result.exit_code == 2, result.output
+        assert "is no DuckDB file" in result.output
+    assert notes.read_bytes() == content
+    assert run("store", "export", notes).exit_code == 2
+    assert notes.read_bytes() == content
+    left = {"notes.duckdb", "folder", "link"}
+    assert {p.name for p in tmp_path.iterdir()} == left
+
+    theirs = tmp_path / "theirs.duckdb"
+    with duckdb.connect(str(theirs)) as con:
+        con.execute("create table t as select 1 as n")
+    (tmp_path / ".theirs.duckdb.part").write_text("somebody's")
+    result = run("sql", "--export", theirs, "--overwrite", "--relation", "slo")
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / ".theirs.duckdb.part").read_text() == "somebody's"
+    with duckdb.connect(str(theirs), read_only=True) as con:
+        assert con.execute("show tables").fetchall() == [("slo",)]
+
+
 def test_export_refuses_what_it_cannot_do(run: Run, tmp_path: Path) -> None:
     assert run("sql", "--export", tmp_path / "no" / "x.duckdb").exit_code == 2
     result = run("sql", "--export", tmp_path / "x.duckdb", "--relation", "nope")

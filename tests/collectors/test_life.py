@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import logging
+import math
 import socket
 import ssl
 import sys
@@ -15,6 +16,7 @@ from typing import Any, ClassVar
 
 import grpc
 import pytest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from tests.collectors.receiving import EXPORT, PROTOBUF, Running, export, post, spans, until
 from tracekit.errors import UsageError
@@ -43,6 +45,20 @@ _TLS = Path(__file__).parent / "tls"
         ({"flush_interval_s": 0}, "--flush-interval-s"),
         ({"max_in_flight_bytes": 10}, "--max-in-flight-bytes"),
         ({"max_spool_bytes": 1 << 20}, "--max-spool-bytes"),
+        ({"max_body_bytes": 1 << 31, "max_in_flight_bytes": 1 << 33}, "--max-body-bytes"),
+        ({"retain_ns": 0}, "--retain"),
+        ({"max_bytes": 0}, "--max-bytes"),
+        *(
+            ({name: value}, f"--{name.replace('_', '-')} m")
+            for name in (
+                "flush_interval_s",
+                "maintenance_interval_s",
+                "quiet_s",
+                "settle_interval_s",
+                "shutdown_s",
+            )
+            for value in (math.nan, math.inf, -math.inf, -1.0, 1e300)
+        ),
     ],
 )
 def test_what_cannot_work_is_refused_by_option_name(options: dict[str, Any], says: str) -> None:
@@ -205,8 +221,8 @@ def test_settling_holds_the_lock_and_survives_failures(
         assert held
 
 
-def test_a_call_that_came_in_is_settled(start: Start) -> None:
-    receiver = start(settle_interval_s=0.05, quiet_s=0, maintenance_interval_s=0.05)
+def _call() -> ExportTraceServiceRequest:
+    """A finished LLM call: one span of a client."""
     request = spans(1, service="app")
     span = request.resource_spans[0].scope_spans[0].spans[0]
     span.name, span.kind = "chat tiny", 3
@@ -214,6 +230,13 @@ def test_a_call_that_came_in_is_settled(start: Start) -> None:
         span.attributes.add(key=key).value.string_value = text
     for key, number in (("input_tokens", 7), ("output_tokens", 5)):
         span.attributes.add(key=f"gen_ai.usage.{key}").value.int_value = number
+    return request
+
+
+def test_a_call_that_came_in_is_settled(start: Start) -> None:
+    receiver = start(settle_interval_s=0.05, quiet_s=0, maintenance_interval_s=0.05)
+    request = _call()
+    span = request.resource_spans[0].scope_spans[0].spans[0]
     export(receiver.ready.grpc_port, request.SerializeToString())
     until(lambda: receiver.rows("requests"))
     assert receiver.rows("requests", "trace_id, model, input_tokens, output_tokens") == [
@@ -268,3 +291,56 @@ def test_a_dead_part_ends_the_receiver_with_an_error(
     monkeypatch.setattr(writer.Writer, "_loop", lambda self: None)
     with pytest.raises(TracekitError, match="writer ended unexpectedly"):
         run(CollectConfig(store=tmp_path / "store", grpc_port=0, http_port=0))
+
+
+def test_settling_does_not_pass_rows_whose_commit_is_under_way(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long a commit takes, its rows are settled when they are there at last."""
+    from tracekit.analysis.settle import Settler
+
+    receiver = start()
+    store = Store.open(receiver.config.store)
+    append = Store.append
+    under_way, go_on = threading.Event(), threading.Event()
+    stamps: list[int] = []
+
+    def slow_append(self: Store, table: str, rows: Any, **options: Any) -> bool:
+        if table == "spans":
+            stamps.extend(rows["ingested_unix_ns"].to_pylist())
+            under_way.set()
+            assert go_on.wait(60)
+        return append(self, table, rows, **options)
+
+    monkeypatch.setattr(Store, "append", slow_append)
+    export(receiver.ready.grpc_port, _call().SerializeToString())
+    try:
+        assert under_way.wait(30)
+        # ten minutes go by: what was stamped before is long settled, but for these rows
+        later = stamps[0] + 600 * 1_000_000_000
+        assert Settler(store, quiet_ns=0).run_pass(later).watermark_unix_ns <= stamps[0]
+    finally:
+        go_on.set()
+    until(lambda: receiver.rows())
+    assert Settler(store, quiet_ns=0).run_pass(later + 1).settled == 1
+    assert receiver.rows("requests", "model") == [("tiny",)]
+
+
+def test_a_commit_that_is_tried_again_has_a_new_stamp(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append = Store.append
+    stamps: list[int] = []
+
+    def failing_once(self: Store, table: str, rows: Any, **options: Any) -> bool:
+        stamps.extend(rows["ingested_unix_ns"].to_pylist())
+        if len(stamps) == 1:
+            raise OSError(28, "No space left on device")
+        return append(self, table, rows, **options)
+
+    monkeypatch.setattr(Store, "append", failing_once)
+    receiver = start()
+    export(receiver.ready.grpc_port, spans(1).SerializeToString())
+    until(lambda: receiver.rows())
+    assert stamps[1] > stamps[0]
+    assert receiver.rows("spans", "ingested_unix_ns") == [(stamps[1],)]

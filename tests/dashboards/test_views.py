@@ -18,7 +18,7 @@ from tracekit.analysis.detail import request_detail
 from tracekit.analysis.doctor import health
 from tracekit.analysis.request_view import WHOLE, request_view
 from tracekit.analysis.session import Session
-from tracekit.analysis.views import MIN_ROWS, Overview
+from tracekit.analysis.views import MIN_P95_ROWS, MIN_ROWS, Overview
 from tracekit.analysis.workbench import relation_names
 from tracekit.errors import UsageError
 from tracekit.names import PHASE_COLOURS, PHASES
@@ -55,6 +55,7 @@ def colours(found: Any) -> set[str]:
 
 def test_overview(overview: Overview, query: Query) -> None:
     assert views.bins_for(overview) == 332 // MIN_ROWS
+    assert views.bins_for(overview, rows=10) == 33
     first, last = query("select min(start_unix_ns), max(start_unix_ns) from requests").row(0)
     assert overview == Overview(332, 332, 332, 332, first, last)
 
@@ -96,7 +97,7 @@ def test_phases_over_time_stack_to_the_mean_wall_time(
 
 def test_no_percentile_that_lies(session: Session, overview: Overview) -> None:
     few = views.latency_over_time(session, overview, "ttft_ms", bins=60)
-    assert (few.filter(pl.col("percentile") == "p95")["n"] >= MIN_ROWS).all()
+    assert (few.filter(pl.col("percentile") == "p95")["n"] >= MIN_P95_ROWS).all()
     whole = views.latency_over_time(session, overview, "ttft_ms", bins=1)
     p50, p95 = session.frame(
         "select quantile_cont(ttft_ms, 0.5), quantile_cont(ttft_ms, 0.95) from requests"

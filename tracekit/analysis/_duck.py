@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import duckdb
@@ -11,6 +12,17 @@ def one(con: duckdb.DuckDBPyConnection, query: str) -> tuple[Any, ...]:
     """The only row of ``query`` (fetched whole: an open result would block the connection)."""
     rows = con.execute(query).fetchall()
     return rows[0]
+
+
+def defined(con: duckdb.DuckDBPyConnection, names: Sequence[str]) -> bool:
+    """Whether the connection has all of these tables or views."""
+    wanted = ", ".join(f"'{n}'" for n in names)
+    (found,) = one(
+        con,
+        "select count(distinct table_name) from information_schema.tables "
+        f"where table_name in ({wanted})",
+    )
+    return bool(found == len(names))
 
 
 def normalised_id(column: str) -> str:

@@ -12,9 +12,11 @@ from typing import Final
 import duckdb
 import pyarrow as pa
 
-from tracekit.analysis import causes, sqlfiles
+from tracekit.analysis import causes, load, sqlfiles
+from tracekit.analysis.cache import cache_due
 from tracekit.analysis.confidence import winner_confidence
 from tracekit.analysis.fit import CostModel, fit_cost_model
+from tracekit.analysis.outstanding import add_long_culprits, outstanding, prompt_kinds
 from tracekit.analysis.rules import Rules
 from tracekit.analysis.slo import Slo
 from tracekit.analysis.window import Window
@@ -38,6 +40,21 @@ ATTRIBUTION: Final[tuple[str, ...]] = (
     "overlap_pairs",
     "stalls_explained",
     "interference",
+    "long_culprits",
+    "standing",
+    "load_bins",
+    "load_usual",
+    "suspect_load",
+    "peer_load",
+    "arrival_slices",
+    "demand",
+    "pressure_usual",
+    "pressure_bins",
+    "suspect_pressure",
+    "cache_losses",
+    "coincidences",
+    "cause_evidence",
+    "causes",
     "worker_residuals",
     "arrival_bins",
     "queue_pressure",
@@ -50,6 +67,8 @@ ATTRIBUTION: Final[tuple[str, ...]] = (
     "phase_totals",
     "goodput",
     "field_coverage",
+    "fleet_ranges",
+    "fleet_misses",
 )
 
 #: Computed for every request on demand; everything else is computed once and kept.
@@ -66,6 +85,8 @@ _VIEWS: Final = frozenset(
         "phase_totals",
         "goodput",
         "field_coverage",
+        "fleet_ranges",
+        "fleet_misses",
     }
 )
 
@@ -96,6 +117,7 @@ def define_attribution(
     _spare_checkpoints(con)
     put(con, "slo", slo.to_arrow())
     put(con, "attribution_rules", rules.to_arrow())
+    put(con, "cache_due", cache_due(con))
     _define(con, "request_facts")
     reference = "request_facts"
     if baseline is not None:
@@ -107,20 +129,55 @@ def define_attribution(
     _define(con, "slow_thresholds")
     _define_slow(con)
     _define(con, "winners")
-    put(con, "winner_confidence", winner_confidence(con, model, rules))
+    put(
+        con,
+        "outstanding",
+        outstanding(con, rules, baseline=reference if baseline is not None else None),
+    )
     put(con, "suspect_requests", causes.suspect_requests(con))
-    for name in ("stall_phases", "suspect_intervals", "worker_prefills"):
-        _define(con, name)
+    _define_all(con, "stall_phases", "worker_prefills")
     rules_row, bins = causes.overlap_bins(con)
     put(con, "overlap_rules", rules_row)
     put(con, "bins", bins)
-    first, last = ATTRIBUTION.index("overlap_segments"), ATTRIBUTION.index("arrival_bins")
-    for name in ATTRIBUTION[first:last]:
-        _define(con, name)
-    put(con, "arrival_rules", causes.arrival_rules(con))
-    for name in ATTRIBUTION[last:]:
-        _define(con, name)
+    put(con, "prompt_kinds", prompt_kinds(con, rules))
+    _define_all(con, "overlap_segments", "long_culprits")
+    add_long_culprits(con, rules)
+    _define_all(con, "standing", "standing")
+    put(con, "winner_confidence", winner_confidence(con, model, rules))
+    _define_load(con)
+    _define_all(con, "load_bins", "demand")
+    _define_samples(con)
+    _define_all(con, "pressure_usual", "coincidences")
+    for name, rows in zip(
+        ("contention", "worker_slices", "slice_rules"), load.service(con), strict=True
+    ):
+        put(con, name, rows)
+    put(con, "transfer_costs", load.transfer_costs(con))
+    _define_all(con, "cause_evidence", ATTRIBUTION[-1])
     return Attribution(slo, rules, model, baseline)
+
+
+def _define_all(con: duckdb.DuckDBPyConnection, first: str, last: str) -> None:
+    """Define the files from one to another, in load order."""
+    for name in ATTRIBUTION[ATTRIBUTION.index(first) : ATTRIBUTION.index(last) + 1]:
+        _define(con, name)
+
+
+def _define_load(con: duckdb.DuckDBPyConnection) -> None:
+    rules_row, times = load.time_slices(con)
+    put(con, "load_rules", rules_row)
+    put(con, "time_bins", times)
+    arrivals = causes.arrival_rules(con)
+    put(con, "arrival_rules", arrivals)
+    put(con, "arrival_times", load.arrival_times(con, arrivals["bin_ns"][0].as_py()))
+
+
+def _define_samples(con: duckdb.DuckDBPyConnection) -> None:
+    """``worker_samples`` and its slices; empty where the connection has no raw samples."""
+    put(con, "worker_samples", load.worker_samples(con))
+    rules_row, times = load.pressure_slices(con)
+    put(con, "pressure_rules", rules_row)
+    put(con, "pressure_times", times)
 
 
 def _spare_checkpoints(con: duckdb.DuckDBPyConnection) -> None:

@@ -12,12 +12,22 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
-#: Phases in which another request's prefill can cost time.
-STALLED_PHASES: Final = ("frontend", "prefill", "decode")
+from tracekit.analysis import sqlfiles
+from tracekit.analysis._arrow import arrow_table
+
+#: Phases whose time is lost on a worker.
+SUSPECT_PHASES: Final = (
+    "frontend",
+    "queue",
+    "prefill",
+    "queue_or_prefill",
+    "kv_transfer",
+    "decode",
+)
 
 #: At most this many (request, phase) pairs are searched for culprits, and so many controls.
 SUSPECTS_MAX: Final = 50_000
-CONTROLS_MAX: Final = 2_000
+CONTROLS_MAX: Final = 4_000
 
 _BIN_NS: Final = 10_000_000_000
 _BINS_MAX: Final = 512
@@ -28,15 +38,15 @@ _SECOND_NS: Final = 1_000_000_000
 def suspect_requests(con: duckdb.DuckDBPyConnection) -> pa.Table:
     """Pairs (request, phase) to explain, and ordinary requests of the same phases as controls.
 
-    Columns ``suspect_id``, ``request_key``, ``phase``, ``is_control`` 0/1, ``excess_ms`` and
-    ``expected_ms`` [ms] (NULL for controls). Beyond 50,000 the suspects are a sample by hash of
-    the key.
+    Columns ``suspect_id``, ``request_key``, ``phase``, ``is_control`` 0/1, ``actual_ms``,
+    ``excess_ms`` and ``expected_ms`` [ms] (``excess_ms`` NULL for controls). Beyond 50,000 the
+    suspects are a sample by hash of the key.
     """
-    phases = ", ".join(f"'{p}'" for p in STALLED_PHASES)
+    phases = ", ".join(f"'{p}'" for p in SUSPECT_PHASES)
     suspects = con.sql(
         f"""
-        select request_key, phase, 0::bigint as is_control, max(excess_ms) as excess_ms,
-            max(expected_ms) as expected_ms
+        select request_key, phase, 0::bigint as is_control, max(actual_ms) as actual_ms,
+            max(excess_ms) as excess_ms, max(expected_ms) as expected_ms
         from winners where candidate = 'attributed' and phase in ({phases})
         group by request_key, phase
         order by hash(request_key), phase limit {SUSPECTS_MAX}
@@ -45,26 +55,32 @@ def suspect_requests(con: duckdb.DuckDBPyConnection) -> pa.Table:
     if not suspects.num_rows:
         return _numbered(suspects)
     ((rows,),) = con.sql("select count(*) from request_facts where completed = 1").fetchall()
-    wanted = ", ".join(f"'{p}'" for p in sorted(set(suspects["phase"].to_pylist())))
+    # service is looked at for all: a wait may be the consequence of slow service
+    seen = {*suspects["phase"].to_pylist(), "prefill", "decode"}
+    wanted = ", ".join(f"'{p}'" for p in sorted(seen))
     controls = con.sql(
         f"""
         with ordinary as (
-            select request_key from request_facts as f
+            select f.* from request_facts as f
             where completed = 1 and hash(request_key) % {1 + rows // CONTROLS_MAX} = 0
                 and not exists (
                     select 1 from slow_requests as s where s.request_key = f.request_key)
-        )
-        select request_key, phase, 1::bigint as is_control, null::double as excess_ms,
-            null::double as expected_ms
-        from ordinary cross join (select unnest([{wanted}]) as phase)
+        ),
+        -- the same SELECTs over these few rows: a name in WITH hides the relation of that name
+        request_facts as (select * from ordinary),
+        request_costs as ({sqlfiles.load("attribution", "request_costs").body}),
+        costs as ({sqlfiles.load("attribution", "excess").body})
+        select request_key, phase, 1::bigint as is_control, actual_ms,
+            null::double as excess_ms, expected_ms
+        from costs where phase in ({wanted})
         """
     ).to_arrow_table()
     return _numbered(pa.concat_tables([suspects, controls]))
 
 
 def _numbered(rows: pa.Table) -> pa.Table:
-    numbers = pa.array(np.arange(1, rows.num_rows + 1), pa.int64())
-    return rows.add_column(0, "suspect_id", numbers)
+    numbers = arrow_table({"suspect_id": np.arange(1, rows.num_rows + 1, dtype=np.int64)})
+    return rows.add_column(0, "suspect_id", numbers["suspect_id"])
 
 
 def overlap_bins(con: duckdb.DuckDBPyConnection) -> tuple[pa.Table, pa.Table]:
@@ -88,8 +104,8 @@ def overlap_bins(con: duckdb.DuckDBPyConnection) -> tuple[pa.Table, pa.Table]:
     count = (longest or 0) // bin_ns + 2
     spans = np.repeat(np.arange(count), np.arange(1, count + 1))
     offsets = np.concatenate([np.arange(k + 1) for k in range(count)])
-    rules = pa.table({"bin_ns": pa.array([bin_ns], pa.int64())})
-    return rules, pa.table({"span_ns": spans * bin_ns, "off_ns": offsets * bin_ns})
+    rules = arrow_table({"bin_ns": [bin_ns]})
+    return rules, arrow_table({"span_ns": spans * bin_ns, "off_ns": offsets * bin_ns})
 
 
 def arrival_rules(con: duckdb.DuckDBPyConnection) -> pa.Table:
@@ -99,4 +115,4 @@ def arrival_rules(con: duckdb.DuckDBPyConnection) -> pa.Table:
     ).fetchall()
     span = 0 if first is None else last - first
     bin_ns = min(max(span // _ARRIVAL_BINS, _SECOND_NS), 60 * _SECOND_NS)
-    return pa.table({"bin_ns": pa.array([bin_ns], pa.int64())})
+    return arrow_table({"bin_ns": [bin_ns]})

@@ -12,8 +12,10 @@ from typing import Final
 import duckdb
 import numpy as np
 import numpy.typing as npt
+import polars as pl
 import pyarrow as pa
 
+from tracekit.analysis._arrow import arrow_table, numpy_column
 from tracekit.analysis.fit import PHASES, RESIDUAL_CAP, CostModel
 from tracekit.analysis.rules import Rules
 
@@ -38,21 +40,22 @@ def winner_confidence(con: duckdb.DuckDBPyConnection, model: CostModel, rules: R
     """
     rows = _to_draw(con)
     slow_id, confidence = rows["slow_id"], _redraw(rows, model, rules)
-    certain = con.sql(f"select w.slow_id from winners as w where {_CERTAIN}").to_arrow_table()
-    return pa.table(
+    certain = con.sql(f"select w.slow_id from {_STANDING} where {_CERTAIN}").to_arrow_table()
+    ids = pa.chunked_array([*slow_id.chunks, *certain["slow_id"].chunks], pa.int64())
+    return arrow_table(
         {
-            "slow_id": pa.chunked_array([*slow_id.chunks, *certain["slow_id"].chunks], pa.int64()),
-            "confidence": pa.array(
-                np.concatenate([confidence, np.ones(certain.num_rows)]), pa.float64()
-            ),
+            "slow_id": pl.Series(ids),
+            "confidence": np.concatenate([confidence, np.ones(certain.num_rows)]),
         }
     )
 
 
+_STANDING: Final = "winners as w join standing as d on w.slow_id = d.slow_id"
+
 #: Winners that stay ahead even at their worst draw and the others' best: residuals are within 6
 #: scales (of at least 1 ms), so these need no redraw. Most attributed requests are such.
 _CERTAIN: Final = f"""
-    w.candidate = 'attributed' and w.unjudged_ms = 0
+    d.candidate = 'attributed' and w.unjudged_ms = 0
     and w.excess_ms - coalesce(w.runner_up_excess_ms, 0.0) > {RESIDUAL_CAP} * (
         case when w.scale_ms > 1 then w.scale_ms else 1.0 end
         + case when w.widest_scale_ms > 1 then w.widest_scale_ms else 1.0 end)
@@ -75,10 +78,10 @@ def _to_draw(con: duckdb.DuckDBPyConnection) -> pa.Table:
         f"""
         select w.slow_id, max(w.cell_index) as cell_index,
             max(case w.phase {place} end) as winner,
-            max(case w.candidate when 'request_shape' then 1 else 0 end) as is_shape,
+            max(case d.candidate when 'request_shape' then 1 else 0 end) as is_shape,
             max(w.expected_total_ms) as expected_ms, max(w.limit_ms) as limit_ms, {wide}
-        from winners as w join slow_phases as p on w.slow_id = p.slow_id
-        where w.candidate in ('attributed', 'request_shape') and not coalesce({_CERTAIN}, false)
+        from {_STANDING} join slow_phases as p on w.slow_id = p.slow_id
+        where d.candidate in ('attributed', 'request_shape') and not coalesce({_CERTAIN}, false)
         group by w.slow_id
         order by w.slow_id
         """
@@ -93,18 +96,18 @@ def _redraw(rows: pa.Table, model: CostModel, rules: Rules) -> npt.NDArray[np.fl
     excess = _matrix(rows, "excess", seen, -np.inf)
     # a scale under 1 ms was standardised as 1 ms when the residuals were made
     scale = np.maximum(_matrix(rows, "scale", seen, 0.0), 1.0)
-    cell = rows["cell_index"].to_numpy()
-    is_shape = rows["is_shape"].to_numpy() == 1
-    winner = column_of[rows["winner"].to_numpy()]
-    expected = rows["expected_ms"].to_numpy().astype(np.float32)
-    limit = rows["limit_ms"].to_numpy().astype(np.float32)
+    cell = numpy_column(rows["cell_index"])
+    is_shape = numpy_column(rows["is_shape"]) == 1
+    winner = column_of[numpy_column(rows["winner"])]
+    expected = numpy_column(rows["expected_ms"]).astype(np.float32)
+    limit = numpy_column(rows["limit_ms"]).astype(np.float32)
     out = np.empty(n)
     draws = draws_for(n)
     for index in np.unique(cell):
         noise = _draw(model.residuals[index][:, seen], draws, int(index))
         in_cell = np.flatnonzero(cell == index)
         # most shapes are quiet in every draw, even the one that takes least off
-        gate = np.maximum(rules.min_excess_ms, rules.scale_factor * scale[in_cell])
+        gate = np.maximum(rules.min_excess_ms, rules.quiet_factor * scale[in_cell])
         quiet = (excess[in_cell] - noise.min(axis=0) * scale[in_cell] < gate).all(axis=1)
         out[in_cell[quiet & is_shape[in_cell]]] = 1.0
         for shapes in (False, True):
@@ -130,7 +133,7 @@ def _shape_holds(
     rules: Rules,
 ) -> npt.NDArray[np.bool_]:
     """Per row and draw: no phase stands out, or the shape alone is over the limit."""
-    gate = np.maximum(rules.min_excess_ms, rules.scale_factor * scale)
+    gate = np.maximum(rules.min_excess_ms, rules.quiet_factor * scale)
     quiet = (rest < gate[:, None, :]).all(axis=2)
     # out of scope: -inf stays -inf
     total = expected[:, None] + np.where(np.isfinite(rest), spread, 0.0).sum(axis=2)
@@ -147,6 +150,6 @@ def _draw(pool: _Matrix, draws: int, seed: int) -> _Matrix:
 def _matrix(rows: pa.Table, name: str, seen: list[int], missing: float) -> _Matrix:
     out = np.empty((rows.num_rows, len(seen)), dtype=np.float32)
     for column, i in enumerate(seen):
-        out[:, column] = rows[f"{name}_{i}"].to_numpy()
+        out[:, column] = numpy_column(rows[f"{name}_{i}"])
     out[np.isnan(out)] = missing
     return out

@@ -25,6 +25,7 @@ from tracekit.analysis.diagnosis import (
     SloInfo,
     WindowInfo,
 )
+from tracekit.analysis.fleet import measure_fleet
 from tracekit.analysis.missing import missing_evidence
 from tracekit.analysis.rules import Rules
 from tracekit.analysis.sentence import (
@@ -84,7 +85,8 @@ def diagnose_connection(
     counts = _counts(outcomes)
     misses = _misses(con)
     slo_info = SloInfo(**slo.to_json())
-    findings = _findings(con, attribution, misses)
+    fleet = measure_fleet(con, attribution.rules, baseline=baseline is not None)
+    findings = fleet.with_placebo(_findings(con, attribution, misses))
     reasons = {r["reason"]: int(r["n"]) for r in _abstentions(con)}
     unexplained = _unexplained_share(con, misses)
     missing = missing_evidence(
@@ -112,6 +114,8 @@ def diagnose_connection(
         phases=_phases(con),
         misses=misses,
         findings=findings,
+        fleet=fleet.shares,
+        fleet_totals=fleet.totals,
         unexplained_share=unexplained,
         missing_evidence=missing,
         sentence=diagnosis_sentence(

@@ -109,8 +109,9 @@ class Culprit:
 class Finding:
     """One answer: this phase, for this cause, in this share of the misses of this metric.
 
-    ``excess_ms`` and ``expected_ms`` are medians over its ``n`` requests. ``placebo_share`` is the
-    share that ordinary variation would give; None = not measured. A request's own size is a finding
+    ``excess_ms`` and ``expected_ms`` are medians over its ``n`` requests. ``placebo_share`` is what
+    ordinary variation of the phase gives (`FleetShare`), at most ``share_of_misses``; None = not
+    measured, or nothing to measure. A request's own size is a finding
     too: cause ``long_prompt``, ``kv_transfer_size`` or ``fixed_overhead``.
     """
 
@@ -132,6 +133,60 @@ class Finding:
 
 
 @dataclass(frozen=True)
+class TopStratum:
+    """The model and route with most of what would vanish, and its share [1] of that."""
+
+    model: str
+    route: str
+    share: float
+
+
+@dataclass(frozen=True)
+class FleetShare:
+    """How many of the misses of ``metric`` would vanish with ``phase`` at its expectation.
+
+    Shares of all ``n`` misses [1], counted over ``sampled`` of them. ``vanish_share`` is the exact
+    Shapley value: the phases of a metric add up to its total. ``alone_share`` puts back this phase
+    and no other. ``placebo_share`` is the part of ``vanish_share`` that ordinary variation gives,
+    ``net_share`` the rest; both None where no reference tells. ``top_stratum`` is there if, of
+    several (model, route), one holds more than half. All are lower bounds: that others wait less
+    as well is not counted.
+    """
+
+    metric: str
+    phase: str
+    vanish_share: float
+    alone_share: float
+    placebo_share: float | None
+    net_share: float | None
+    n: int
+    sampled: int
+    top_stratum: TopStratum | None
+
+
+@dataclass(frozen=True)
+class FleetTotal:
+    """How many misses of ``metric`` vanish with all phases at their expectation, and the others.
+
+    ``vanish_share + shape_share + unexplained_share`` is 1. No phase repairs the last two: what the
+    requests' sizes take is over the limit already, or the time lies where nothing can be expected.
+    ``reference``: what the placebo comes from: ``baseline``, or ``window`` (its requests within the
+    limits; then the placebo is an upper bound), with how many requests; None if there is none.
+    """
+
+    metric: str
+    n: int
+    sampled: int
+    vanish_share: float
+    placebo_share: float | None
+    net_share: float | None
+    shape_share: float
+    unexplained_share: float
+    reference: str | None
+    reference_n: int
+
+
+@dataclass(frozen=True)
 class MissingEvidence:
     """A field that would have said more, why it matters here, and how to record it."""
 
@@ -145,7 +200,8 @@ class Diagnosis:
     """The answer. ``sentence`` is the one line; everything else is what it rests on.
 
     ``findings`` are ordered, the headline first. ``unexplained_share`` [1] is the part of the
-    violations that no finding accounts for; None where there are none.
+    violations that no finding accounts for; None where there are none. ``fleet`` says what would
+    vanish, by metric and within it the largest share first.
     """
 
     window: WindowInfo
@@ -157,6 +213,8 @@ class Diagnosis:
     phases: tuple[PhaseTotal, ...]
     misses: Misses
     findings: tuple[Finding, ...]
+    fleet: tuple[FleetShare, ...]
+    fleet_totals: tuple[FleetTotal, ...]
     unexplained_share: float | None
     missing_evidence: tuple[MissingEvidence, ...]
     sentence: str

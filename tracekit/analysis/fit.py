@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from tracekit.analysis._arrow import arrow_table, numpy_column
 from tracekit.analysis.quantile import quantile_fit
 
 Floats = npt.NDArray[np.float64]
@@ -49,6 +50,16 @@ _CELL_ROWS_MIN: Final = 500
 #: of those make three above the *median*, since the low fit lies 0.67 below it.
 _SPREAD: Final[dict[float, tuple[float, float, float]]] = {
     TAU_LIVE: (0.25, 2.506, 3.67),
+    TAU_BASELINE: (0.5, 1.483, 3.0),
+}
+
+#: What varies by more than this share of its expectation does so by load, and that is no excuse.
+_SCALE_MAX: Final = 0.3
+
+#: The same from the rows below the fit alone, for compute: half of them are within 0.476 deviations
+#: of a lower quartile, within 0.674 of a median.
+_BELOW: Final[dict[float, tuple[float, float, float]]] = {
+    TAU_LIVE: (0.5, 2.101, 3.67),
     TAU_BASELINE: (0.5, 1.483, 3.0),
 }
 
@@ -136,7 +147,7 @@ class CostModel:
             columns[f"{phase}_error"] = [f.error if f else None for f in fits]
             columns[f"{phase}_n"] = [f.n if f else 0 for f in fits]
             columns[f"{phase}_borrowed"] = [int(f.level != "cell") if f else 0 for f in fits]
-        return pa.table(columns, schema=COST_MODEL_SCHEMA)
+        return arrow_table(columns, COST_MODEL_SCHEMA)
 
 
 def _cost_model_schema() -> pa.Schema:
@@ -192,15 +203,16 @@ def _shaped_scale(
     Compute time varies by factors, so the deviation is one of logarithms, plus a constant that
     matters for small requests only: ``deviation = b0 + b1 / expected``.
     """
-    spread_tau, factor, reach = _SPREAD[tau]
-    keep = (values > 0) & (expected > 0)
+    spread_tau, factor, reach = _BELOW[tau]
+    # below the fit lies what no fault has slowed
+    keep = (values > 0) & (expected > 0) & (values <= expected)
     if not keep.any():
         return 0.0, 0.0
     off = np.abs(np.log(values[keep] / expected[keep]))
     terms = np.column_stack([np.ones(len(off)), 1.0 / expected[keep]])
     b0, b1 = factor * quantile_fit(terms, off, tau=spread_tau, weights=weights[keep])
     wide = float(np.exp(min(reach * b0, 5.0)))
-    return float(reach / 3 * b1 * wide), (wide - 1) / 3
+    return float(reach / 3 * b1 * wide), min((wide - 1) / 3, _SCALE_MAX)
 
 
 def _fit_wait(values: Floats, weights: Floats, level: str) -> PhaseFit:
@@ -282,7 +294,8 @@ def _draw(con: duckdb.DuckDBPyConnection, relation: str, counts: pa.Table) -> _S
     per_cell = max(_CELL_ROWS_MIN, min(_CELL_ROWS, _TOTAL_ROWS // max(1, counts.num_rows)))
     # powers of two: what one step draws, a smaller one draws too, so the smallest can go first
     steps = [1 << (max(0, n - 1) // per_cell).bit_length() for n in counts["completed"].to_pylist()]
-    con.register("_steps", counts.append_column("step", pa.array(steps, pa.int64())))
+    step = arrow_table({"step": steps}, pa.schema([("step", pa.int64())]))["step"]
+    con.register("_steps", counts.append_column("step", step))
     phases = ", ".join(f"f.{p}_ms" for p in PHASES)
     on = " and ".join(f"f.{k} = c.{k}" for k in _KEYS)
     try:
@@ -300,13 +313,14 @@ def _draw(con: duckdb.DuckDBPyConnection, relation: str, counts: pa.Table) -> _S
     finally:
         con.unregister("_steps")
     values = {
-        name: rows[name].to_numpy().astype(np.float64)
+        name: numpy_column(rows[name]).astype(np.float64)
         for name in rows.column_names
         if name not in _KEYS and name != "weight"
     }
     values["one"] = np.ones(rows.num_rows)
     labels = {k: np.asarray(rows[k].to_pylist(), dtype=object) for k in _KEYS}
-    return _Sample(rows.num_rows, labels, values, rows["weight"].to_numpy().astype(np.float64))
+    weights = numpy_column(rows["weight"]).astype(np.float64)
+    return _Sample(rows.num_rows, labels, values, weights)
 
 
 def _fit_cell(

@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass
 
 import pyarrow as pa
 
+from tracekit.analysis._arrow import arrow_table
+
 
 @dataclass(frozen=True)
 class Rules:
@@ -16,14 +18,27 @@ class Rules:
 
     #: rows below which a stratum or a cell borrows from a wider one
     min_rows: int = 30
-    #: rows below which a 99th percentile is not printed
+    #: rows below which a 95th and a 99th percentile are not printed: three lie above either
+    min_p95_rows: int = 60
     min_p99_rows: int = 300
     #: an excess smaller than this matters to nobody
     min_excess_ms: float = 20.0
-    #: nor does one within this many times the phase's ordinary variation
-    scale_factor: float = 3.0
+    #: nor does one within this many times the phase's ordinary variation (which is itself three
+    #: deviations above the median); a shape is quiet within this many
+    scale_factor: float = 1.0
+    quiet_factor: float = 3.0
+    #: a loss of this many times what the phases should take, and of this share of the rest of the
+    #: request, stands out by itself; others must gather somewhere: less likely by chance than this,
+    #: and this many times denser than elsewhere
+    strong_factor: float = 3.0
+    strong_share: float = 0.5
+    chance: float = 0.01
+    denser: float = 2.0
     #: the winner must hold this share of all that was lost
     min_share: float = 0.35
+    #: without a baseline, this many times what 95 % of the requests within the limits show is still
+    #: ordinary variation: a long tail goes on beyond the limit
+    ordinary_reach: float = 2.0
     #: below this the winner must be larger than what no boundary explains
     min_coverage: float = 0.9
     #: a cause must explain this share of the excess
@@ -40,6 +55,26 @@ class Rules:
     #: a worker stands out only with this many requests and by this share of the expected time
     min_worker_rows: int = 20
     min_worker_share: float = 0.15
+    #: load: arrivals of this many times the usual are more than usual; this many times the mean
+    #: of their stretch in its busiest slices are a spike
+    demand_factor: float = 1.3
+    spike_factor: float = 2.0
+    #: a peer has room with this share of the worker's requests in service
+    room_share: float = 0.6
+    #: and the worker got this many times what a peer got
+    crowd_factor: float = 1.5
+    #: a queue is blamed on prefills only of prompts that cost this many times the usual
+    long_factor: float = 4.0
+    #: prompts are of two kinds where none costs between the shorter and this many times as much
+    kind_gap: float = 2.0
+    #: samples: KV cache full from this usage on, in this share of them; transfers slower than this
+    #: share of the usual; clocks lower than this share of what such GPUs reach
+    full_kv: float = 0.95
+    full_share: float = 0.3
+    filled_kv: float = 0.5
+    free_slots: float = 0.7
+    slow_transfer: float = 0.6
+    low_clock: float = 0.85
     #: queue: slices of time needed, shares of slices with waiting, and what a burst is
     min_bins: int = 20
     lasting_share: float = 0.5
@@ -51,4 +86,4 @@ class Rules:
 
     def to_arrow(self) -> pa.Table:
         """The one-row relation ``attribution_rules``."""
-        return pa.table({name: [value] for name, value in asdict(self).items()})
+        return arrow_table({name: [value] for name, value in asdict(self).items()})

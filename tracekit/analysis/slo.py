@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from tracekit.analysis._arrow import arrow_table
 from tracekit.errors import UsageError
 from tracekit.names import SLO_METRICS
 
@@ -64,14 +65,10 @@ class Slo:
 
     def to_arrow(self) -> pa.Table:
         """The one-row relation ``slo``: ``ttft_ms``, ``tpot_ms``, ``e2e_ms``, ``source``."""
-        return pa.table(
-            {
-                "ttft_ms": pa.array([self.ttft_ms], pa.float64()),
-                "tpot_ms": pa.array([self.tpot_ms], pa.float64()),
-                "e2e_ms": pa.array([self.e2e_ms], pa.float64()),
-                "source": pa.array([self.source], pa.string()),
-            }
-        )
+        limits: dict[str, Any] = {f"{m}_ms": self.limit_ms(m) for m in SLO_METRICS}
+        schema = pa.schema([*((name, pa.float64()) for name in limits), ("source", pa.string())])
+        row = limits | {"source": self.source}
+        return arrow_table({name: [value] for name, value in row.items()}, schema)
 
 
 def parse_slo(text: str | None) -> Slo:

@@ -24,8 +24,10 @@ if TYPE_CHECKING:
     from tracekit.analysis.session import Session
     from tracekit.analysis.workbench import RelationDoc
 
-#: Below this many requests a high percentile is only a large value, so none is given.
+#: Below this many requests nothing is said of them together.
 MIN_ROWS: Final = Rules().min_rows
+#: Below this many a 95th percentile is only a large value, so none is given.
+MIN_P95_ROWS: Final = Rules().min_p95_rows
 
 #: Widths of time bins that people read easily, in seconds.
 _WIDTHS_S: Final = (
@@ -147,9 +149,9 @@ def list_facets(session: Session) -> pl.DataFrame:
     )
 
 
-def bins_for(view: Overview) -> int:
-    """How many bins of time to draw: as many as could hold MIN_ROWS requests each, 8 to 60."""
-    return min(max(view.timed // MIN_ROWS, 8), 60)
+def bins_for(view: Overview, *, rows: int = MIN_ROWS) -> int:
+    """How many bins of time to draw: as many as could hold ``rows`` requests each, 8 to 60."""
+    return min(max(view.timed // rows, 8), 60)
 
 
 def bin_width_ns(view: Overview, *, bins: int) -> int:
@@ -192,7 +194,7 @@ def latency_over_time(session: Session, view: Overview, metric: str, *, bins: in
     """Percentiles of one of METRICS by start: one row per bin and percentile.
 
     Columns ``bin_start`` and ``bin_end`` [UTC], ``percentile`` (p50, p95), ``ms``, ``n``. A bin
-    with fewer than MIN_ROWS requests has no p95.
+    with fewer than MIN_P95_ROWS requests has no p95.
     """
     _check_metric(metric)
     width = bin_width_ns(view, bins=bins)
@@ -201,8 +203,8 @@ def latency_over_time(session: Session, view: Overview, metric: str, *, bins: in
         with binned as (
             select start_unix_ns // {width} * {width} as bin_ns, count({metric}) as n,
                 quantile_cont({metric}, 0.5) as p50,
-                case when count({metric}) >= {MIN_ROWS} then quantile_cont({metric}, 0.95) end
-                    as p95
+                case when count({metric}) >= {MIN_P95_ROWS}
+                    then quantile_cont({metric}, 0.95) end as p95
             from window_requests where {_TIMED} group by bin_ns
         )
         select {_utc("bin_ns")} as bin_start, {_utc(f"bin_ns + {width}")} as bin_end,

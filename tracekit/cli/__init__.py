@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 __all__ = ["main"]
 
@@ -18,14 +19,25 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
     Exit codes: 0 ok, 1 a gate failed (``diagnose --fail``), 2 usage, 3 bad data.
     """
-    try:
-        from tracekit.cli._app import run
-    except ModuleNotFoundError as error:
-        from tracekit.cli._extras import missing_extra
+    words = sys.argv[1:] if arguments is None else arguments
+    with _signals(words):
+        try:
+            from tracekit.cli._app import run
+        except ModuleNotFoundError as error:
+            from tracekit.cli._extras import missing_extra
 
-        line = missing_extra(error)
-        if line is None:
-            raise
-        print(f"tracekit: {line}", file=sys.stderr)
-        raise SystemExit(2) from None
-    run(arguments)
+            line = missing_extra(error)
+            if line is None:
+                raise
+            print(f"tracekit: {line}", file=sys.stderr)
+            raise SystemExit(2) from None
+        run(arguments)
+
+
+def _signals(words: Sequence[str]) -> AbstractContextManager[object]:
+    """``collect`` ends cleanly on a signal, from the first moment on: its imports take a second."""
+    if list(words[:1]) != ["collect"]:
+        return nullcontext()
+    from tracekit_collectors.signals import stop_on_signals
+
+    return stop_on_signals()

@@ -16,6 +16,7 @@ import typer
 from tracekit import __version__
 from tracekit.cli import (
     _collect,
+    _compare,
     _dashboard,
     _demo,
     _diagnose,
@@ -68,6 +69,7 @@ app.command("show")(_show.show)
 app.command("table")(_table.table)
 app.command("diagnose")(_diagnose.diagnose)
 app.command("verdicts")(_verdicts.verdicts)
+app.command("compare")(_compare.compare)
 app.command("sql")(_sql.sql)
 app.command("dashboard")(_dashboard.dashboard)
 app.command("doctor")(_doctor.doctor)

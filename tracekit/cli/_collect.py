@@ -69,8 +69,14 @@ def collect(
         float, typer.Option(help="Time between compaction passes.")
     ] = 60.0,
     shutdown_s: Annotated[
-        float, typer.Option(help="How long a shutdown waits for the last commit.")
+        float, typer.Option(help="How long a shutdown may take before it is cut short.")
     ] = 20.0,
+    as_json: Annotated[
+        bool,
+        typer.Option(
+            "--json", help="Print two lines of JSON: where it listens, and the last counts."
+        ),
+    ] = False,
 ) -> None:
     """Receive OTLP over gRPC and HTTP until stopped.
 
@@ -113,7 +119,7 @@ def collect(
     from tracekit_collectors.collect import run
 
     _log_to_stderr()
-    raise typer.Exit(run(config))
+    raise typer.Exit(run(config, as_json=as_json))
 
 
 def _existing(path: Path | None, option: str) -> Path | None:

@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from tracekit.cli import _options as opt
 from tracekit.cli import _output as out
 from tracekit.cli._import import import_with_progress
 from tracekit.errors import SourceError
@@ -31,16 +32,16 @@ def demo(
     port: Annotated[
         int, typer.Option(min=0, max=65535, help="Dashboard port; 0 takes a free one.")
     ] = 8501,
+    as_json: opt.Json = False,
 ) -> None:
     """Import bundled recordings, diagnose, open the dashboard.
 
-    Without a terminal it prints the diagnosis and ends.
+    Without a terminal, and with --json, it prints the diagnosis and ends.
     """
     from tracekit.analysis.diagnose import diagnose
     from tracekit.analysis.session import Session
     from tracekit.analysis.slo import Slo
     from tracekit.lake.store import Store
-    from tracekit.report import diagnosis_text
 
     # The environment's store is somebody's data: the demonstration never goes there.
     with _store(store) as path:
@@ -52,9 +53,14 @@ def demo(
         )
         with Session.open(opened) as session:
             diagnosis = diagnose(session, Slo())
-        console = out.console()
-        console.print(diagnosis_text.render(diagnosis, width=console.width))
-        if no_dashboard:
+        if as_json:
+            out.write_json(diagnosis.to_json())
+        else:
+            from tracekit.report import diagnosis_text
+
+            console = out.console()
+            console.print(diagnosis_text.render(diagnosis, width=console.width))
+        if no_dashboard or as_json:
             return
         if not (sys.stdin.isatty() and sys.stdout.isatty()):
             out.notice("no terminal: the dashboard is not started")

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
 def doctor(
     store: opt.Store = None,
     host: Annotated[str, typer.Option(help="Where the receiver listens.")] = "127.0.0.1",
-    grpc_port: Annotated[int, typer.Option(help="Its OTLP/gRPC port.")] = 4317,
-    http_port: Annotated[int, typer.Option(help="Its OTLP/HTTP port.")] = 4318,
+    grpc_port: Annotated[int, typer.Option(min=1, max=65535, help="Its OTLP/gRPC port.")] = 4317,
+    http_port: Annotated[int, typer.Option(min=1, max=65535, help="Its OTLP/HTTP port.")] = 4318,
     token: Annotated[
         str | None,
         typer.Option(envvar="TRACEKIT_TOKEN", help="The receiver's token (TRACEKIT_TOKEN)."),
     ] = None,
     wait: Annotated[
-        float, typer.Option(min=0, help="Seconds to wait for the test span to arrive.")
+        float, typer.Option(min=0, max=3600, help="Seconds to wait for the test span to arrive.")
     ] = 10.0,
     no_probe: Annotated[
         bool, typer.Option("--no-probe", help="Look at the store only; send nothing.")

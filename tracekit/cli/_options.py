@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 if TYPE_CHECKING:
     from tracekit.analysis.window import Window
+
+#: More rows no store holds; SQL counts them in 64 bits.
+MAX_COUNT: Final = 10**15
 
 Store = Annotated[
     Path | None,

@@ -29,7 +29,9 @@ def requests(
     last: Annotated[
         int | None,
         typer.Option(
-            "--last", help="Only the newest N (default: 20 in a table, all in JSON and CSV)."
+            "--last",
+            max=opt.MAX_COUNT,
+            help="Only the newest N (default: 20 in a table, all in JSON and CSV).",
         ),
     ] = None,
     slow: Annotated[
@@ -64,7 +66,7 @@ def requests(
     imported again.
     """
     from tracekit.analysis.attribution import define_attribution
-    from tracekit.analysis.listing import list_requests
+    from tracekit.analysis.listing import count_requests, list_requests
     from tracekit.analysis.session import Session
     from tracekit.analysis.slo import parse_slo
     from tracekit.errors import UsageError
@@ -89,7 +91,8 @@ def requests(
             from tracekit.report import requests_text
 
             console = out.console()
-            console.print(requests_text.render(list(rows), width=console.width))
+            total = count_requests(session, slow=slow, status=status, worker=worker)
+            console.print(requests_text.render(list(rows), total=total, width=console.width))
             return
         if not key:
             rows = _without_key(rows)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from fractions import Fraction
 from typing import Final
 
 from tracekit.errors import UsageError
@@ -23,6 +24,7 @@ _UNITS: Final[dict[str, int]] = {
     "gib": 1 << 30,
     "tib": 1 << 40,
 }
+_LARGEST: Final = (1 << 63) - 1
 _SIZE: Final = re.compile(r"(\d+(?:\.\d+)?)\s*([a-zA-Z]*)")
 
 
@@ -31,4 +33,7 @@ def parse_size(text: str, *, option: str) -> int:
     match = _SIZE.fullmatch(text.strip())
     if match is None or match.group(2).lower() not in _UNITS:
         raise UsageError(f"{option}: {text!r} is not a size; write e.g. 512MiB, 20GB, 1048576")
-    return int(float(match.group(1)) * _UNITS[match.group(2).lower()])
+    size = int(Fraction(match.group(1)) * _UNITS[match.group(2).lower()])
+    if size > _LARGEST:
+        raise UsageError(f"{option}: {text[:40]!r} is larger than any disk")
+    return size

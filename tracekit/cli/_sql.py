@@ -63,7 +63,9 @@ def sql(
         RowFormat.table
     ),
     limit: Annotated[int, typer.Option(min=0, help="Most rows to print; 0 is no limit.")] = 10_000,
-    time_limit: Annotated[float, typer.Option(help="Seconds a query may take.")] = 60.0,
+    time_limit: Annotated[
+        float, typer.Option(metavar="SECONDS", help="Time a query may take.")
+    ] = 60.0,
     since: opt.Since = None,
     until: opt.Until = None,
     model: opt.Model = None,

@@ -21,7 +21,9 @@ class TableFormat(StrEnum):
 
 def table(
     store: opt.Store = None,
-    last: Annotated[int, typer.Option("--last", min=1, help="How many requests.")] = 20,
+    last: Annotated[
+        int, typer.Option("--last", min=1, max=opt.MAX_COUNT, help="How many requests.")
+    ] = 20,
     since: opt.Since = None,
     until: opt.Until = None,
     model: opt.Model = None,

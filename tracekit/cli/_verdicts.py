@@ -28,7 +28,12 @@ def verdicts(
     route: opt.Route = None,
     last: Annotated[
         int | None,
-        typer.Option("--last", min=1, help="Only the N largest excesses (default: all)."),
+        typer.Option(
+            "--last",
+            min=1,
+            max=opt.MAX_COUNT,
+            help="Only the N largest excesses (default: all).",
+        ),
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON lines (same as --format json).")

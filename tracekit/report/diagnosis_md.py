@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from tracekit.report import formats, texts
+from tracekit.report import fleet_text, formats, texts
 from tracekit.report.diagnosis_text import facts, finding_lines
 from tracekit.report.markdown import cell, table
 
@@ -61,6 +61,10 @@ def _sections(diagnosis: Diagnosis, cost_model: pl.DataFrame | None) -> Iterator
         yield texts.NO_FINDINGS if diagnosis.misses.total else texts.NOTHING_SLOW
     for number, finding in enumerate(diagnosis.findings, start=1):
         yield _finding(number, finding)
+    if fleet := fleet_text.rows(diagnosis):
+        yield f"## {fleet_text.HEADING}"
+        yield table(fleet_text.COLUMNS, fleet, right=fleet_text.RIGHT)
+        yield "\n".join(f"- {note}" for note in fleet_text.notes(diagnosis))
     if diagnosis.missing_evidence:
         yield "## Missing evidence"
         yield table(

@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from tracekit.names import PHASE_COLOURS
-from tracekit.report import formats, texts
+from tracekit.report import fleet_text, formats, texts
 from tracekit.report.console import make_table
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ def _blocks(diagnosis: Diagnosis, width: int) -> Iterator[RenderableType]:
             "violations",
             style="dim",
         )
+    yield from _fleet(diagnosis)
     yield from _missing(diagnosis.missing_evidence)
 
 
@@ -174,11 +175,26 @@ def finding_lines(finding: Finding) -> list[str]:
     if unnamed:
         also = "also " if len(unnamed) < len(finding.workers) else ""
         lines.append(f"{also}on {', '.join(unnamed)}")
-    if finding.placebo_share is not None:
-        lines.append(
-            f"ordinary variation alone would give {formats.percent(finding.placebo_share)}"
-        )
+    if finding.placebo_share:
+        share = formats.percent(finding.placebo_share)
+        phase = texts.phase_label(finding.phase)
+        lines.append(f"ordinary variation of {phase} accounts for at most {share} of the misses")
     return lines
+
+
+def _fleet(diagnosis: Diagnosis) -> Iterator[RenderableType]:
+    rows = fleet_text.rows(diagnosis)
+    if not rows:
+        return
+    yield Text()
+    yield Text(fleet_text.HEADING.lower(), style="bold")
+    last = None if any(row[-1] for row in rows) else -1
+    table = make_table(*fleet_text.COLUMNS[:last], right=fleet_text.RIGHT)
+    for row in rows:
+        table.add_row(*row[:last])
+    yield table
+    for note in fleet_text.notes(diagnosis):
+        yield Text(note, style="dim")
 
 
 def _missing(missing: tuple[MissingEvidence, ...]) -> Iterator[RenderableType]:

@@ -29,8 +29,11 @@ _COLUMNS: Final[tuple[tuple[str, int], ...]] = (
 _NUMBERS: Final = ("input", "output", "TTFT", "E2E", "TPOT", "tokens/s")
 
 
-def render(rows: Sequence[Mapping[str, Any]], *, width: int) -> RenderableType:
-    """``rows`` have the columns of the request record and ``request_key``."""
+def render(rows: Sequence[Mapping[str, Any]], *, total: int, width: int) -> RenderableType:
+    """``rows`` have the columns of the request record and ``request_key``.
+
+    ``total`` is how many there are, shown or not.
+    """
     if not rows:
         return Text("no requests in this window")
     names = _fitting(width)
@@ -38,7 +41,10 @@ def render(rows: Sequence[Mapping[str, Any]], *, width: int) -> RenderableType:
     for row in rows:
         cells = _cells(row)
         table.add_row(*(cells[name] for name in names))
-    return Group(table, Text(f"({formats.plural(len(rows), 'request')})", style="dim"))
+    count = formats.plural(total, "request")
+    if total > len(rows):
+        count = f"{formats.count(len(rows))} of {count}; --last {total} shows all"
+    return Group(table, Text(f"({count})", style="dim"))
 
 
 def _fitting(width: int) -> list[str]:

@@ -1,0 +1,143 @@
+-- Why a suspect lost its time: the cause whose own evidence carries at least half of the loss.
+-- Each test also rules out what looks like it: a queue behind a slow worker is that worker's, not
+-- a burst's; load that came to one worker only is the router's; memory is full or it is not.
+-- grain: one row per suspect.
+-- inputs: cause_evidence, attribution_rules
+-- suspect_id: the row of suspect_requests
+-- request_key: identity of the request
+-- phase: phase it lost its time in
+-- cause: cause of the loss; unknown where the data do not carry one
+-- cause_ms: [ms] part of the loss that the evidence measures, NULL where it has no measure
+with tested as (
+    select
+        e.suspect_id as suspect_id,
+        e.request_key as request_key,
+        e.phase as phase,
+        e.excess_ms as excess_ms,
+        p.cause_share * e.excess_ms as enough_ms,
+        e.interference_ms as interference_ms,
+        e.contention_ms as contention_ms,
+        e.decoding_ms as decoding_ms,
+        e.cache_ms as cache_ms,
+        e.size_ms as size_ms,
+        e.transfer_wait_ms as transfer_wait_ms,
+        e.recompute_ms as recompute_ms,
+        case when e.slow_share > p.min_worker_share and e.slow_share > 3.0 * e.slow_error
+            then e.slow_ms else 0.0 end as slow_ms,
+        -- a clock that fell needs no peers to be seen
+        case when e.clock_share < p.low_clock and (e.throttled_share > 0.5 or e.own_share > 0.0)
+            then 1 else 0 end as is_throttled,
+        case when e.slow_share > p.min_worker_share or e.own_share > p.min_worker_share
+            then 1 else 0 end as is_slower,
+        e.is_elevated as is_elevated,
+        e.is_spike as is_spike,
+        case when e.peers > 0 and e.waiting + e.busy >= 2.0
+                 and e.peer_waiting <= 0.25 * e.waiting + 0.1
+                 and e.peer_busy <= p.room_share * e.busy
+                 -- because more were sent here, not because this one got rid of less
+                 and e.arrivals > p.crowd_factor * e.peer_arrivals
+                 and e.arrivals - e.peer_arrivals > 3.0 * sqrt(e.peer_arrivals + 1.0)
+            then 1 else 0 end as is_crowded,
+        -- an engine admits while it has slots, step budget and memory: requests that wait beside
+        -- free slots wait for memory, if it is filled at all
+        case when e.full_share is not null
+                 then case when e.full_share >= p.full_share or e.worker_preemptions > 0 then 1
+                     when e.phase = 'queue' and e.waiting >= 1.0 and e.slots_share <= p.free_slots
+                         and e.kv_usage >= p.filled_kv then 1
+                     else 0 end
+             when e.kv_share >= 0.9 and e.slots_share <= 0.8 then 1
+             else 0 end as is_full,
+        coalesce(e.worker_preemptions, 0.0) as worker_preemptions,
+        coalesce(e.preemptions, 0) as preemptions,
+        e.transfer_share as transfer_share,
+        e.kv_share as kv_share,
+        e.full_share as full_share,
+        e.step_wait_ms as step_wait_ms,
+        e.frozen_ms as frozen_ms
+    from cause_evidence as e
+    cross join attribution_rules as p
+),
+
+named as (
+    select
+        t.suspect_id as suspect_id,
+        case
+            when t.phase = 'queue' then
+                case
+                    when t.is_throttled * t.is_slower = 1 then 'slow'
+                    when t.interference_ms >= t.enough_ms then 'prefill_interference'
+                    when t.is_crowded = 1 then 'router_imbalance'
+                    when t.is_elevated = 1 and t.is_spike = 1 then 'arrival_burst'
+                    when t.is_elevated = 1 then 'capacity'
+                    when t.slow_ms > 0.0 then 'slow'
+                    when t.is_full = 1 then 'kv_capacity'
+                    else 'unknown'
+                end
+            when t.phase = 'kv_transfer' then
+                case
+                    when t.recompute_ms >= t.enough_ms then 'double_prefill'
+                    when t.transfer_share < p.slow_transfer then 'kv_transfer_bandwidth'
+                    when t.is_full = 1 then 'kv_transfer_wait'
+                    when t.size_ms >= t.enough_ms then 'kv_transfer_bandwidth'
+                    when t.transfer_wait_ms >= t.enough_ms then 'kv_transfer_wait'
+                    else 'unknown'
+                end
+            when t.phase = 'frontend' then
+                case
+                    when t.interference_ms >= t.enough_ms then 'prefill_interference'
+                    when t.slow_ms > 0.0 or t.is_throttled * t.is_slower = 1 then 'slow'
+                    when coalesce(t.step_wait_ms, 0.0) < t.enough_ms then 'frontend_stall'
+                    when t.frozen_ms >= t.enough_ms then 'frontend_stall'
+                    else 'unknown'
+                end
+            -- prefill, queue_or_prefill, decode
+            -- more load and longer prefills of others are how a slow worker slows its requests
+            when t.is_throttled * t.is_slower = 1 then 'slow'
+            when t.slow_ms >= t.enough_ms
+                or (t.slow_ms >= 0.5 * t.enough_ms and t.slow_ms >= 0.5 * t.interference_ms
+                    and t.is_elevated = 0 and t.is_crowded = 0) then 'slow'
+            when t.cache_ms >= t.enough_ms and t.phase <> 'decode' then 'cache_miss'
+            when t.preemptions > 0 then 'preemption'
+            when t.interference_ms >= t.enough_ms then 'prefill_interference'
+            when t.contention_ms >= t.enough_ms and t.is_crowded = 1 then 'router_imbalance'
+            when t.contention_ms >= t.enough_ms and t.is_elevated = 1 and t.is_spike = 1
+                then 'arrival_burst'
+            when t.contention_ms >= t.enough_ms and t.is_elevated = 1 then 'capacity'
+            when t.contention_ms >= t.enough_ms and t.decoding_ms < 0.5 * t.contention_ms
+                and t.interference_ms >= 0.5 * t.enough_ms then 'prefill_interference'
+            when t.worker_preemptions > 0 and t.phase <> 'queue_or_prefill' then 'preemption'
+            when t.frozen_ms >= t.enough_ms then 'frontend_stall'
+            else 'unknown'
+        end as found
+    from tested as t
+    cross join attribution_rules as p
+)
+
+select
+    t.suspect_id as suspect_id,
+    t.request_key as request_key,
+    t.phase as phase,
+    case when n.found = 'slow'
+             then case when t.is_throttled = 1 then 'gpu_throttled' else 'slow_worker' end
+         else n.found end as cause,
+    case n.found
+        when 'prefill_interference'
+            then case when t.interference_ms >= t.enough_ms then t.interference_ms
+                      when t.contention_ms < t.excess_ms then t.contention_ms else t.excess_ms end
+        when 'slow'
+            then case when t.phase not in ('prefill', 'queue_or_prefill', 'decode') then null
+                      when t.slow_ms <= 0.0 then null
+                      when t.slow_ms < t.excess_ms then t.slow_ms
+                      else t.excess_ms end
+        when 'cache_miss'
+            then case when t.cache_ms < t.excess_ms then t.cache_ms else t.excess_ms end
+        when 'double_prefill'
+            then case when t.recompute_ms < t.excess_ms then t.recompute_ms else t.excess_ms end
+        when 'kv_transfer_wait'
+            then case when t.transfer_wait_ms < t.excess_ms then t.transfer_wait_ms
+                      else t.excess_ms end
+        when 'kv_transfer_bandwidth'
+            then case when t.size_ms < t.excess_ms then t.size_ms end
+    end as cause_ms
+from tested as t
+join named as n on t.suspect_id = n.suspect_id

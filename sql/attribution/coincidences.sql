@@ -1,0 +1,70 @@
+-- What of a suspect's loss ended at the moment at which others of its worker went on too: a front
+-- end that stood still lets all streams and all new arrivals go at once. (So does a long engine
+-- step; the prefills that make one are looked for first.)
+-- grain: one row per suspect in the front end or with stalled tokens.
+-- inputs: suspect_load, token_gaps, request_facts
+-- suspect_id: the row of suspect_requests
+-- frozen_ms: [ms] of its loss that ended within 100 ms of another request's
+with held as (
+    select
+        suspect_id,
+        request_key,
+        worker,
+        end_unix_ns,
+        excess_ms as lost_ms
+    from suspect_load
+    where phase = 'frontend' and is_control = 0
+    union all
+    select
+        s.suspect_id as suspect_id,
+        s.request_key as request_key,
+        s.worker as worker,
+        g.end_unix_ns as end_unix_ns,
+        g.excess_ms as lost_ms
+    from suspect_load as s
+    join token_gaps as g on s.request_key = g.request_key
+    where s.phase = 'decode' and s.is_control = 0 and g.is_stall = 1
+),
+
+-- whatever its phase: a stall of a decode server's stream and one of a prefill server's arrival
+-- end together only by chance, so they are looked for per worker
+others as (
+    select
+        g.request_key as request_key,
+        f.worker as worker,
+        g.end_unix_ns - g.end_unix_ns % 100000000 as bin_unix_ns
+    from token_gaps as g
+    join request_facts as f on g.request_key = f.request_key
+    where g.is_stall = 1 and g.gap_ms >= 200.0
+    union all
+    select
+        request_key,
+        worker,
+        end_unix_ns - end_unix_ns % 100000000 as bin_unix_ns
+    from suspect_load
+    where phase = 'frontend' and is_control = 0
+),
+
+reached as (
+    select request_key, worker, bin_unix_ns from others
+    union all
+    select request_key, worker, bin_unix_ns - 100000000 as bin_unix_ns from others
+    union all
+    select request_key, worker, bin_unix_ns + 100000000 as bin_unix_ns from others
+),
+
+matched as (
+    select
+        h.suspect_id as suspect_id,
+        h.end_unix_ns as end_unix_ns,
+        max(h.lost_ms) as lost_ms
+    from held as h
+    join reached as r
+        on h.worker = r.worker and r.bin_unix_ns = h.end_unix_ns - h.end_unix_ns % 100000000
+    where h.request_key <> r.request_key
+    group by h.suspect_id, h.end_unix_ns
+)
+
+select suspect_id, sum(lost_ms) as frozen_ms
+from matched
+group by suspect_id

@@ -1,0 +1,55 @@
+-- What load each worker usually bears, and the most it was seen to bear.
+-- grain: one row per worker.
+-- inputs: load_bins, request_costs
+-- worker: worker, or the model where no worker is known
+-- model: model it serves most
+-- prefills: 1 if it prefilled anything
+-- decodes: 1 if it decoded anything
+-- waiting_share: [1] share of slices in which something waited most of the time
+-- usual_decoding: [1] requests decoding in the median slice
+-- most_decoding: [1] requests decoding in the busiest hundredth of the slices
+-- most_kv_tokens: [tokens] context in service in the fullest hundredth of the slices
+with served as (
+    select
+        coalesce(worker, model) as worker,
+        max(model) as model
+    from request_costs
+    group by coalesce(worker, model)
+    union all
+    select
+        coalesce(prefill_worker, model) as worker,
+        max(model) as model
+    from request_costs
+    group by coalesce(prefill_worker, model)
+),
+
+models as (
+    select worker, max(model) as model
+    from served
+    group by worker
+),
+
+levels as (
+    select
+        worker,
+        case when max(prefilling) > 0 then 1 else 0 end as prefills,
+        case when max(decoding) > 0 then 1 else 0 end as decodes,
+        avg(case when waiting >= 0.5 then 1.0 else 0.0 end) as waiting_share,
+        percentile_cont(0.5) within group (order by decoding) as usual_decoding,
+        percentile_cont(0.99) within group (order by decoding) as most_decoding,
+        percentile_cont(0.99) within group (order by kv_tokens) as most_kv_tokens
+    from load_bins
+    group by worker
+)
+
+select
+    l.worker as worker,
+    m.model as model,
+    l.prefills as prefills,
+    l.decodes as decodes,
+    l.waiting_share as waiting_share,
+    l.usual_decoding as usual_decoding,
+    l.most_decoding as most_decoding,
+    l.most_kv_tokens as most_kv_tokens
+from levels as l
+join models as m on l.worker = m.worker

@@ -1,0 +1,123 @@
+"""The cache hit that a request should have had: the relation ``cache_due``.
+
+Owns the second expectation of the method. Given what came from the cache a missed prefix looks
+normal, only large; so the expectation is made for the hit that was due: the leading blocks of
+the prompt that an earlier request had computed on the same worker, where hashes of the blocks are
+recorded, else what nearly all requests of the same model and route get. Reads no prompt text.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any, Final
+
+import duckdb
+import numpy as np
+import pyarrow as pa
+
+from tracekit.analysis._arrow import arrow_table
+from tracekit.analysis._duck import defined
+from tracekit.analysis.settled import LOG_LEG_ID
+
+_SCHEMA: Final = pa.schema([("request_key", pa.string()), ("due_tokens", pa.float64())])
+
+#: Requests that must agree on their hits before a route's usual hit is due.
+_ROWS: Final = 30
+#: How far the quartiles of a route's hits may lie apart, as a share of the median.
+_AGREE: Final = 0.1
+#: Quantile of what a cache gives of the prefixes it has seen: what it gives when it works.
+_WHEN_IT_WORKS: Final = 0.75
+#: A cache that usually gives less than this share of the prefixes it has seen owes nothing.
+_GIVES: Final = 0.5
+
+_READS: Final = ("request_log", "legs", "window_requests")
+
+
+def cache_due(con: duckdb.DuckDBPyConnection) -> pa.Table:
+    """The relation ``cache_due``: ``request_key``, ``due_tokens`` [tokens] from the cache.
+
+    Only requests whose cached tokens are known, and to which something was due, have a row.
+    """
+    due = _by_route(con)
+    if defined(con, _READS):
+        due.update(_by_hashes(con))
+    return arrow_table({"request_key": list(due), "due_tokens": list(due.values())}, _SCHEMA)
+
+
+def _by_route(con: duckdb.DuckDBPyConnection) -> dict[str, float]:
+    rows = con.sql(
+        f"""
+        with usual as (
+            select model, route, quantile_cont(cached_tokens, [0.25, 0.5, 0.75]) as q
+            from window_requests
+            where cached_tokens is not null and quarantine_reason is null
+            group by model, route having count(*) >= {_ROWS}
+        )
+        select r.request_key, u.q[2]
+        from window_requests as r
+        join usual as u on r.model is not distinct from u.model
+            and r.route is not distinct from u.route
+        where u.q[2] > 0 and u.q[3] - u.q[1] <= {_AGREE} * u.q[2]
+            and r.cached_tokens < u.q[2] and r.input_tokens > u.q[2]
+        """
+    ).fetchall()
+    return {str(key): float(tokens) for key, tokens in rows}
+
+
+def _by_hashes(con: duckdb.DuckDBPyConnection) -> dict[str, float]:
+    (any_hashes,) = con.sql(
+        "select count(*) from (select 1 from request_log where prefix_hashes is not null limit 1)"
+    ).fetchall()[0]
+    if not any_hashes:
+        return {}
+    rows = con.sql(
+        f"""
+        select r.request_key, coalesce(r.prefill_worker, r.worker, r.model, ''),
+            coalesce(r.model, ''), coalesce(r.route, ''),
+            coalesce(r.start_unix_ns, r.intended_start_unix_ns), r.first_token_unix_ns,
+            g.prefix_block_tokens, from_json(g.prefix_hashes, '["VARCHAR"]'), r.cached_tokens
+        from request_log as g
+        join legs as l on l.leg_id = {LOG_LEG_ID.replace("log_key", "g.log_key")}
+        join window_requests as r on r.request_key = l.request_key
+        where g.prefix_hashes is not null and g.prefix_block_tokens > 0 and r.has_clock = 1
+            and r.quarantine_reason is null
+        order by 5, 1
+        """
+    ).fetchall()
+    seen_tokens = _walk(rows)
+    # a cache loses some of what it has seen: what it usually gives is due
+    shares: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for row in rows:
+        tokens = seen_tokens.get(str(row[0]), 0)
+        if tokens and row[8] is not None:
+            shares[row[2], row[3]].append(min(row[8] / tokens, 1.0))
+    usual = {k: float(np.quantile(v, _WHEN_IT_WORKS)) for k, v in shares.items()}
+    due = {}
+    for row in rows:
+        tokens = seen_tokens.get(str(row[0]), 0)
+        share = usual.get((row[2], row[3]), 0.0)
+        if tokens and row[8] is not None and share >= _GIVES and row[8] < share * tokens:
+            due[str(row[0])] = share * tokens
+    return due
+
+
+def _walk(rows: list[Any]) -> dict[str, int]:
+    """Request key → tokens of its leading blocks that its worker had computed before it came."""
+    ready = sorted(
+        ((row[5], row[1], row[7]) for row in rows if row[5] is not None), key=lambda r: r[0]
+    )
+    held: dict[str, set[str]] = defaultdict(set)
+    at = 0
+    out: dict[str, int] = {}
+    for key, worker, _, _, start, _, block_tokens, hashes, _ in rows:
+        while at < len(ready) and ready[at][0] <= start:
+            held[ready[at][1]].update(ready[at][2])
+            at += 1
+        blocks = 0
+        for block in hashes:
+            if block not in held[worker]:
+                break
+            blocks += 1
+        if blocks:
+            out[str(key)] = blocks * int(block_tokens)
+    return out

@@ -1,0 +1,312 @@
+"""Load and its price: the slices of time that load is counted in, and what load does to service.
+
+Owns the fit of service against load (the relation ``contention``) and the comparison of workers
+with their peers at equal load and shape (``worker_slices``). Load is no part of the expectation: it
+is how a fault acts. It is looked at here, for the requests that lost time, to tell which.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import duckdb
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tracekit.analysis import sqlfiles
+from tracekit.analysis._arrow import arrow_table, numpy_column
+from tracekit.analysis._duck import defined
+from tracekit.analysis.quantile import quantile_fit
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+_SECOND_NS: Final = 1_000_000_000
+
+#: Slices of load: a 1500th of the window, a minute at most unless the window is very long.
+_LOAD_SLICES: Final = 1_500
+_SLICES_MAX: Final = 20_000
+_LOAD_MIN_NS: Final = _SECOND_NS // 4
+_LOAD_MAX_NS: Final = 60 * _SECOND_NS
+#: Slices of scraped metrics are at least as long as the usual scrape interval.
+_PRESSURE_MIN_NS: Final = 5 * _SECOND_NS
+#: Slices in which workers are compared: a 12th of the window.
+_WORKER_SLICES: Final = 12
+_WORKER_MIN_NS: Final = 10 * _SECOND_NS
+_WORKER_MAX_NS: Final = 3_600 * _SECOND_NS
+
+#: Phases in which a worker serves, and with which service phases a waiting one is explained.
+SERVED: Final = ("prefill", "queue_or_prefill", "decode")
+
+#: The load that an expectation at a low quantile stands for.
+_USUAL_LOAD: Final = 0.2
+
+#: Requests a worker needs in a slice to be compared.
+_SLICE_ROWS: Final = 6
+_FIT_ROWS: Final = 30
+#: With more workers than this one slow one hardly moves the price of load.
+_APART_MAX: Final = 24
+#: Standard error of a median from the quartiles: 1.2533 / 1.349.
+_ERROR: Final = 0.929
+_ERROR_MIN: Final = 0.02
+
+
+def time_slices(
+    con: duckdb.DuckDBPyConnection, *, at_least_ns: int = _LOAD_MIN_NS
+) -> tuple[pa.Table, pa.Table]:
+    """(one row ``bin_ns``, rows ``bin_unix_ns``): slices from the first arrival to the last end."""
+    ((first, last),) = con.sql(
+        "select min(start_unix_ns), max(end_unix_ns) from window_requests "
+        "where has_clock = 1 and quarantine_reason is null"
+    ).fetchall()
+    span = 0 if first is None or last is None else max(last - first, 0)
+    bin_ns = max(min(span // _LOAD_SLICES, _LOAD_MAX_NS), span // _SLICES_MAX, at_least_ns)
+    return _rules(bin_ns), _times(first, last, bin_ns)
+
+
+def pressure_slices(con: duckdb.DuckDBPyConnection) -> tuple[pa.Table, pa.Table]:
+    """As `time_slices`, for samples that come seconds apart."""
+    return time_slices(con, at_least_ns=_PRESSURE_MIN_NS)
+
+
+def arrival_times(con: duckdb.DuckDBPyConnection, bin_ns: int) -> pa.Table:
+    """Every slice of ``arrival_rules`` from the first arrival to the last (``bin_unix_ns``)."""
+    ((first, last),) = con.sql(
+        "select min(arrival_unix_ns), max(arrival_unix_ns) from request_facts"
+    ).fetchall()
+    return _times(first, last, bin_ns)
+
+
+def _rules(bin_ns: int) -> pa.Table:
+    return arrow_table({"bin_ns": [bin_ns]})
+
+
+def _times(first: int | None, last: int | None, bin_ns: int) -> pa.Table:
+    if first is None or last is None:
+        return arrow_table({"bin_unix_ns": np.zeros(0, dtype=np.int64)})
+    start = first - first % bin_ns
+    return arrow_table({"bin_unix_ns": np.arange(start, last + 1, bin_ns, dtype=np.int64)})
+
+
+_CONTENTION: Final = pa.schema(
+    [
+        ("model", pa.string()),
+        ("phase", pa.string()),
+        ("alone", pa.float64()),
+        ("per_decoding", pa.float64()),
+        ("per_prefilling", pa.float64()),
+        ("usual_decoding", pa.float64()),
+        ("usual_prefilling", pa.float64()),
+        ("n", pa.int64()),
+    ]
+)
+
+_WORKERS: Final = pa.schema(
+    [
+        ("model", pa.string()),
+        ("phase", pa.string()),
+        ("worker", pa.string()),
+        ("slice_unix_ns", pa.int64()),
+        ("n", pa.int64()),
+        ("level", pa.float64()),
+        ("peers", pa.int64()),
+        ("peer_level", pa.float64()),
+        ("own_level", pa.float64()),
+        ("standard_error", pa.float64()),
+    ]
+)
+
+
+def service(con: duckdb.DuckDBPyConnection) -> tuple[pa.Table, pa.Table, pa.Table]:
+    """The relations ``contention``, ``worker_slices`` and the one-row ``slice_rules``.
+
+    ``contention``: per model and phase, ``actual / expected = alone + per_decoding x decoding +
+    per_prefilling x prefilling`` at the median, and the load that is usual. ``worker_slices``: per
+    worker and slice of time the lower quartile of actual / expected (``level``, load taken out at
+    the price that it has on its peers), the same of its peers in that slice (``peer_level``, NULL
+    without peers) and of itself in its other slices (``own_level``), with the standard error of
+    the difference from its peers.
+    """
+    rows = con.sql(
+        f"""
+        select model, phase, worker, is_control, start_unix_ns, decoding, prefilling,
+            actual_ms / expected_ms as ratio
+        from suspect_load
+        where phase in ({", ".join(f"'{p}'" for p in SERVED)}) and expected_ms > 0
+            and actual_ms > 0
+        order by suspect_id
+        """
+    ).to_arrow_table()
+    ((slow, ordinary),) = con.sql(
+        "select (select count(distinct request_key) from slow_requests), "
+        "(select coalesce(sum(completed), 0) from request_facts)"
+    ).fetchall()
+    at = numpy_column(rows["start_unix_ns"]).astype(np.int64)
+    span = int(at.max() - at.min()) if len(at) else 0
+    slice_ns = min(max(span // _WORKER_SLICES, _WORKER_MIN_NS), _WORKER_MAX_NS)
+    keys = {k: np.asarray(rows[k].to_pylist(), dtype=object) for k in ("model", "phase", "worker")}
+    values = {
+        k: numpy_column(rows[k]).astype(np.float64) for k in ("decoding", "prefilling", "ratio")
+    }
+    control = numpy_column(rows["is_control"]) == 1
+    contention: dict[str, list[object]] = {f.name: [] for f in _CONTENTION}
+    workers: dict[str, list[object]] = {f.name: [] for f in _WORKERS}
+    for model, phase in sorted(set(zip(keys["model"], keys["phase"], strict=True))):
+        here = (keys["model"] == model) & (keys["phase"] == phase)
+        # controls stand for all ordinary requests
+        count = max(int((here & control).sum()), 1)
+        weights = np.where(control[here], max(int(ordinary) - int(slow), count) / count, 1.0)
+        load = np.column_stack([values["decoding"][here], values["prefilling"][here]])
+        ratio = values["ratio"][here]
+        usual = np.array([_quantile(load[:, i], weights, _USUAL_LOAD) for i in range(2)])
+        fit = _price(load, ratio, weights)
+        for name, value in zip(
+            _CONTENTION.names, (model, phase, *fit, *usual, int(here.sum())), strict=True
+        ):
+            contention[name].append(value)
+        _compare(
+            workers,
+            (model, phase),
+            keys["worker"][here],
+            at[here] // slice_ns,
+            load,
+            ratio,
+            weights,
+        )
+    workers["slice_unix_ns"] = [int(s) * slice_ns for s in workers["slice_unix_ns"]]  # type: ignore[call-overload]
+    return (
+        arrow_table(contention, _CONTENTION),
+        arrow_table(workers, _WORKERS),
+        arrow_table({"slice_ns": [slice_ns]}),
+    )
+
+
+def _quantile(values: Floats, weights: Floats, tau: float) -> float:
+    order = np.argsort(values)
+    heap = np.cumsum(weights[order])
+    return float(values[order][min(int(np.searchsorted(heap, heap[-1] * tau)), len(values) - 1)])
+
+
+def _price(load: Floats, ratio: Floats, weights: Floats) -> Floats:
+    """``alone, per_decoding, per_prefilling`` at the median; load costs nothing if n is small."""
+    if len(ratio) >= _FIT_ROWS:
+        features = np.column_stack([np.ones(len(ratio)), load])
+        fit = quantile_fit(features, ratio, tau=0.5, weights=weights)
+        if fit.any():
+            return fit
+    return np.array([_quantile(ratio, weights, 0.5), 0.0, 0.0])
+
+
+def _compare(
+    out: dict[str, list[object]],
+    key: tuple[str, str],
+    worker: npt.NDArray[np.object_],
+    slices: Ints,
+    load: Floats,
+    ratio: Floats,
+    weights: Floats,
+) -> None:
+    """Append one row per worker and slice with enough requests.
+
+    A slow worker gathers load. Priced with its own requests in, the load would explain all of it:
+    so each worker is measured by what load costs on the others (with very many, on all).
+    """
+    names = sorted(set(worker))
+    price = _price(load, ratio, weights) if len(names) > _APART_MAX or len(names) < 2 else None
+    for name in names:
+        mine = worker == name
+        fit = price if price is not None else _price(load[~mine], ratio[~mine], weights[~mine])
+        level = ratio / np.maximum(fit[0] + load @ fit[1:], 1e-9)
+        found = {int(s): _lower(level[mine & (slices == s)]) for s in np.unique(slices[mine])}
+        for s, (n, low, error) in found.items():
+            if n < _SLICE_ROWS:
+                continue
+            peers, peer_low, peer_error = _lower(level[~mine & (slices == s)])
+            own = [v[1] for t, v in found.items() if t != s and v[0] >= _SLICE_ROWS]
+            known = peers >= _SLICE_ROWS
+            row = (
+                *(*key, name, s, n, low, len(names) - 1 if known else 0),
+                peer_low if known else None,
+                float(np.median(own)) if own else None,
+                float(np.hypot(error, peer_error if known else 0.0)),
+            )
+            for column, value in zip(_WORKERS.names, row, strict=True):
+                out[column].append(value)
+
+
+def _lower(level: Floats) -> tuple[int, float, float]:
+    """(n, lower quartile, its standard error): a slow worker slows all that it serves, so its
+    quickest quarter tells it from a worker that some long prompt held up."""
+    if not len(level):
+        return 0, 0.0, 0.0
+    low, high = np.percentile(level, (25, 75))
+    return len(level), float(low), float(max(_ERROR * (high - low) / len(level) ** 0.5, _ERROR_MIN))
+
+
+_SAMPLES: Final = pa.schema(
+    [
+        ("worker", pa.string()),
+        ("at_unix_ns", pa.int64()),
+        ("kv_usage", pa.float64()),
+        ("preemptions", pa.float64()),
+        ("transfer_s", pa.float64()),
+        ("transfer_bytes", pa.float64()),
+        ("sm_clock_hz", pa.float64()),
+        ("is_throttled", pa.int64()),
+    ]
+)
+_RAW: Final = ("metric_samples", "gpu_samples", "legs")
+
+
+def worker_samples(con: duckdb.DuckDBPyConnection) -> pa.Table:
+    """Rows of ``sql/sources/worker_samples.sql`` near the window; none without raw samples."""
+    if not defined(con, _RAW):
+        return _SAMPLES.empty_table()
+    body = sqlfiles.load("sources", "worker_samples").body
+    ((first, last),) = con.sql(
+        "select min(arrival_unix_ns), max(arrival_unix_ns) from request_facts"
+    ).fetchall()
+    if first is None:
+        return _SAMPLES.empty_table()
+    margin = 600 * _SECOND_NS
+    rows: pa.Table = con.sql(
+        f"select * from ({body}) where at_unix_ns between {first - margin} and {last + margin}"
+    ).to_arrow_table()
+    return rows.cast(_SAMPLES)
+
+
+_TRANSFERS: Final = pa.schema([("suspect_id", pa.int64()), ("size_ms", pa.float64())])
+_TRANSFER_ROWS: Final = 12
+
+
+def transfer_costs(con: duckdb.DuckDBPyConnection) -> pa.Table:
+    """The relation ``transfer_costs``: what of a KV transfer's excess grows with its size.
+
+    Fitted per model on the suspects themselves: ``excess = constant + per size x size`` at the
+    median. A wait costs large and small alike, a slow link costs by size. ``size_ms`` [ms].
+    """
+    rows = con.sql(
+        """
+        select s.suspect_id, s.model, s.excess_ms,
+            coalesce(cast(f.kv_bytes as double), f.input_tokens) as size
+        from suspect_load as s join request_facts as f on s.request_key = f.request_key
+        where s.phase = 'kv_transfer' and s.is_control = 0 and s.excess_ms > 0
+            and coalesce(cast(f.kv_bytes as double), f.input_tokens) > 0
+        order by s.suspect_id
+        """
+    ).to_arrow_table()
+    models = np.asarray(rows["model"].to_pylist(), dtype=object)
+    excess = numpy_column(rows["excess_ms"]).astype(np.float64)
+    size = numpy_column(rows["size"]).astype(np.float64)
+    grown = np.full(len(excess), np.nan)
+    for model in sorted(set(models)):
+        here = models == model
+        if here.sum() < _TRANSFER_ROWS:
+            continue
+        features = np.column_stack([np.ones(int(here.sum())), size[here]])
+        _, per_size = quantile_fit(features, excess[here], tau=0.5)
+        grown[here] = np.minimum(per_size * size[here], excess[here])
+    known = ~np.isnan(grown)
+    ids = numpy_column(rows["suspect_id"]).astype(np.int64)
+    return arrow_table({"suspect_id": ids[known], "size_ms": grown[known]}, _TRANSFERS)

@@ -1,0 +1,289 @@
+"""Which losses stand out from what this traffic does all the time: the relation ``outstanding``.
+
+Some requests are always slower than their shape: they met a long prompt, or a busy slot. That is
+no fault, and a limit that three in a hundred requests of healthy traffic miss must not make one
+of it. A loss stands out if it is several times what the metric's phases should have taken, and
+large beside the whole request; or if such losses gather, in a stretch of time or on a worker,
+beyond chance and beyond what they are elsewhere; or if they are a heap apart from what the other
+requests lose, or prompts of another kind than usual explain them; or if they are more than in the
+window that the user declared healthy. Owns that test and nothing of why.
+
+The gathering is a scan: for every stretch of time (and every worker) the number of losses inside
+against the share of requests there, by the binomial tail, times the number of parts or workers.
+One long engine step slows many streams: k losses within two seconds on one worker count as
+sqrt(k).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from math import exp, lgamma, log, log1p
+from typing import Final
+
+import duckdb
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from tracekit.analysis._arrow import arrow_table, numpy_column
+from tracekit.analysis._excess_rows import draw_excess, unit_of
+from tracekit.analysis.fit import PHASES
+from tracekit.analysis.rules import Rules
+
+_SCHEMA: Final = pa.schema([("slow_id", pa.int64()), ("reason", pa.string())])
+
+#: Stretches of time are made of twentieths of the window.
+_PARTS: Final = 20
+_CLUSTER_NS: Final = 2_000_000_000
+#: Requests drawn to tell where the traffic is.
+_TRAFFIC_ROWS: Final = 50_000
+
+#: A heap of losses: what its smallest are, how far down nothing belongs to it, and how thin the
+#: stretch below must be, as a share of the heap. A tail that falls off by a power of 1.5 has four
+#: times as many there as beyond.
+_LEAST: Final = 0.1
+_NEARLY: Final = 0.8
+_GAP: Final = 0.35
+_GAP_SHARE: Final = 0.3
+_HEAP_ROWS: Final = 5
+_HEAP_SHARE: Final = 0.02
+
+Bools = npt.NDArray[np.bool_]
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+
+def outstanding(
+    con: duckdb.DuckDBPyConnection, rules: Rules, *, baseline: str | None = None
+) -> pa.Table:
+    """The relation ``outstanding``: ``slow_id`` of attributed winners, ``reason`` why they stay.
+
+    ``reason``: strong, apart, baseline, time or worker. Winners without a row are ordinary,
+    unless `add_long_culprits` finds theirs.
+    ``baseline`` names the relation of the facts of the declared healthy window.
+    """
+    units = " ".join(f"when '{p}' then {unit_of(p, 'w.expected_ms')}" for p in PHASES)
+    rows = con.sql(
+        f"""
+        select w.slow_id, w.metric, w.phase, w.excess_ms, w.expected_total_ms,
+            w.excess_ms / case w.phase {units} end as far,
+            f.e2e_ms - w.excess_ms as rest_ms, s.arrival_unix_ns as at,
+            case when w.phase in ('decode', 'kv_transfer') then coalesce(s.worker, '')
+                else coalesce(s.prefill_worker, s.worker, '') end as worker
+        from winners as w
+        join slow_requests as s on w.slow_id = s.slow_id
+        join request_facts as f on w.request_key = f.request_key
+        where w.candidate = 'attributed'
+        order by w.slow_id
+        """
+    ).to_arrow_table()
+    ids = numpy_column(rows["slow_id"]).astype(np.int64)
+    excess = numpy_column(rows["excess_ms"]).astype(np.float64)
+    expected = np.nan_to_num(numpy_column(rows["expected_total_ms"]).astype(np.float64))
+    rest = np.nan_to_num(numpy_column(rows["rest_ms"]).astype(np.float64))
+    strong = excess >= rules.strong_factor * np.maximum(expected, rules.min_excess_ms)
+    strong &= excess >= rules.strong_share * rest
+    reason = np.where(strong, "strong", "").astype(object)
+    if len(ids) and not strong.all():
+        traffic = _Traffic.of(con)
+        at = np.nan_to_num(numpy_column(rows["at"]).astype(np.float64), nan=-1.0).astype(np.int64)
+        texts = {
+            k: np.asarray(rows[k].to_pylist(), dtype=object) for k in ("metric", "phase", "worker")
+        }
+        # all losses together first: what goes wrong in several phases is seen sooner so
+        groups = [np.ones(len(ids), dtype=bool)]
+        for metric, phase in sorted(set(zip(texts["metric"], texts["phase"], strict=True))):
+            groups.append((texts["metric"] == metric) & (texts["phase"] == phase))
+        for group in groups:
+            for why in ("time", "worker"):
+                left = np.flatnonzero(group & (reason == ""))
+                if not len(left):
+                    break
+                of = {k: texts[k][left] for k in ("phase", "worker")}
+                inside = traffic.gathered(why, at[left], of, rules)
+                reason[left[inside]] = why
+        far = numpy_column(rows["far"]).astype(np.float64)
+        ordinary = draw_excess(con)
+        healthy = draw_excess(con, baseline) if baseline else {}
+        for group in groups[1:]:
+            left = np.flatnonzero(group & (reason == ""))
+            if not len(left):
+                continue
+            phase = str(texts["phase"][left[0]])
+            reason[left[_apart(far[left], ordinary[phase])]] = "apart"
+            if phase in healthy:
+                more = _more_than(far[left], ordinary[phase], healthy[phase], rules)
+                reason[left[more]] = "baseline"
+    keep = reason != ""
+    return arrow_table({"slow_id": ids[keep], "reason": list(reason[keep])}, _SCHEMA)
+
+
+def prompt_kinds(con: duckdb.DuckDBPyConnection, rules: Rules) -> pa.Table:
+    """The one-row relation ``prompt_kinds``: from what cost on a prompt is of the long kind.
+
+    ``long_ms`` [ms] is the upper edge of the widest gap between the costs of prefills, NULL where
+    they are of one kind: sizes that thin out leave no gap before the last few.
+    """
+    values = con.sql(
+        f"""
+        select prefill_expected_ms as ms from request_costs
+        where prefill_expected_ms > 0 order by hash(request_key) limit {_TRAFFIC_ROWS}
+        """
+    ).to_arrow_table()
+    costs = np.sort(numpy_column(values["ms"]).astype(np.float64))
+    upper = costs[len(costs) // 2 : max(len(costs) - _HEAP_ROWS + 1, 0)]
+    ratios = upper[1:] / upper[:-1]
+    long_ms = None
+    if len(ratios) and ratios.max() >= rules.kind_gap:
+        long_ms = float(upper[1:][ratios.argmax()])
+    return arrow_table({"long_ms": [long_ms]}, pa.schema([("long_ms", pa.float64())]))
+
+
+def add_long_culprits(con: duckdb.DuckDBPyConnection, rules: Rules) -> None:
+    """Add to ``outstanding``, reason ``culprit``, what prompts of another kind explain."""
+    con.execute(
+        f"""
+        insert into outstanding
+        select w.slow_id, 'culprit'
+        from winners as w
+        join suspect_requests as s
+            on w.request_key = s.request_key and w.phase = s.phase and s.is_control = 0
+        join long_culprits as l on s.suspect_id = l.suspect_id
+        where w.candidate = 'attributed' and l.long_ms >= {rules.cause_share} * w.excess_ms
+            and w.slow_id not in (select slow_id from outstanding)
+        """
+    )
+
+
+def _apart(losses: Floats, all_excess: Floats) -> Bools:
+    """Which losses lie behind a gap: hardly a request loses half as much as they do.
+
+    What is ordinary thins out towards its tail; what happens to some requests only (a missed
+    prefix, a preemption) makes a heap of its own.
+    """
+    least = float(np.quantile(losses, _LEAST))
+    heap = int((all_excess >= _NEARLY * least).sum())
+    gap = int(((all_excess >= least * _GAP) & (all_excess < _NEARLY * least)).sum())
+    if heap < max(_HEAP_ROWS, _HEAP_SHARE * len(all_excess)) or gap > _GAP_SHARE * heap:
+        return np.zeros(len(losses), dtype=bool)
+    return losses >= _NEARLY * least
+
+
+def _more_than(losses: Floats, window: Floats, healthy: Floats, rules: Rules) -> Bools:
+    """Which losses of this size are more frequent than they were when all was well."""
+    least = float(np.quantile(losses, _LEAST))
+    share = (int((healthy >= least).sum()) + 1) / (len(healthy) + 1)
+    k, n = int((window >= least).sum()), len(window)
+    more = k >= rules.denser * share * n > 0 and _binomial_tail(n, k, share) < rules.chance
+    return np.full(len(losses), more)
+
+
+class _Traffic:
+    """Where and when the completed requests of the window were."""
+
+    def __init__(self, at: Ints, names: dict[str, npt.NDArray[np.object_]]) -> None:
+        self._at = at
+        self._names = names
+
+    @classmethod
+    def of(cls, con: duckdb.DuckDBPyConnection) -> _Traffic:
+        ((rows,),) = con.sql(
+            "select count(*) from request_facts where completed + censored > 0"
+        ).fetchall()
+        drawn = con.sql(
+            f"""
+            select arrival_unix_ns as at, coalesce(worker, '') as worker,
+                coalesce(prefill_worker, worker, '') as prefill_worker
+            from request_facts
+            where completed + censored > 0
+                and hash(request_key) % {1 + int(rows) // _TRAFFIC_ROWS} = 0
+            """
+        ).to_arrow_table()
+        at = np.nan_to_num(numpy_column(drawn["at"]).astype(np.float64), nan=-1.0)
+        names = {
+            k: np.asarray(drawn[k].to_pylist(), dtype=object) for k in ("worker", "prefill_worker")
+        }
+        return cls(at.astype(np.int64), names)
+
+    def gathered(
+        self, why: str, at: Ints, of: dict[str, npt.NDArray[np.object_]], rules: Rules
+    ) -> Bools:
+        """Which losses lie in places of one kind where losses gather."""
+        weights = _weights(at, of["worker"])
+        out = np.zeros(len(at), dtype=bool)
+        places = self._windows(at) if why == "time" else self._workers(of)
+        # stretches of time overlap: there are hardly more independent ones than parts
+        tests = _PARTS if why == "time" else len(places)
+        held = np.zeros(len(places), dtype=bool)
+        while not held.all():
+            # what was found leaves: a second burst is looked for in the rest of the time
+            best: tuple[float, int] | None = None
+            for i, (inside, share) in enumerate(places):
+                p = (
+                    1.0
+                    if held[i]
+                    else _chance(np.where(out, 0.0, weights), inside, share, rules) * tests
+                )
+                if p < rules.chance and (best is None or p < best[0]):
+                    best = p, i
+            if best is None:
+                break
+            held[best[1]] = True
+            out |= places[best[1]][0]
+        return out
+
+    def _workers(self, of: dict[str, npt.NDArray[np.object_]]) -> list[tuple[Bools, float]]:
+        """Workers, each in its role, with their share of the requests."""
+        decodes = np.isin(of["phase"], ("decode", "kv_transfer"))
+        out = []
+        for key, here in (("worker", decodes), ("prefill_worker", ~decodes)):
+            names = self._names[key]
+            found = sorted(set(names))
+            if len(found) > 1:
+                out += [((of["worker"] == n) & here, float((names == n).mean())) for n in found]
+        return out
+
+    def _windows(self, at: Ints) -> list[tuple[Bools, float]]:
+        known = self._at[self._at >= 0]
+        if len(known) < _PARTS:
+            return []
+        low, high = int(known.min()), int(known.max()) + 1
+        edges = np.linspace(low, high, _PARTS + 1)
+        count = np.searchsorted(np.sort(known), edges)
+        out = []
+        for i in range(_PARTS):
+            for j in range(i + 1, _PARTS + 1):
+                share = float(count[j] - count[i]) / len(known)
+                if j - i < _PARTS and share < 1:
+                    out.append(((at >= edges[i]) & (at < edges[j]), share))
+        return out
+
+
+def _weights(at: Ints, worker: npt.NDArray[np.object_]) -> Floats:
+    """What each loss counts: those within two seconds on one worker sqrt(k) together."""
+    keys = [
+        (t // _CLUSTER_NS, w) if t >= 0 else i
+        for i, (t, w) in enumerate(zip(at, worker, strict=True))
+    ]
+    count = Counter(keys)
+    return np.array([count[key] ** -0.5 for key in keys])
+
+
+def _chance(weights: Floats, inside: Bools, share: float, rules: Rules) -> float:
+    """How likely so many losses fall into a place of this share; 1 if they are not much denser."""
+    n, k = int(weights.sum()), int(weights[inside].sum())
+    if not 0 < share < 1 or k <= n * share:
+        return 1.0
+    outside = (n - k + 0.5) / (1 - share)
+    if (k / share) < rules.denser * outside:
+        return 1.0
+    return _binomial_tail(n, k, share)
+
+
+def _binomial_tail(n: int, k: int, p: float) -> float:
+    """P(X >= k) of a binomial."""
+    terms = (
+        lgamma(n + 1) - lgamma(i + 1) - lgamma(n - i + 1) + i * log(p) + (n - i) * log1p(-p)
+        for i in range(k, n + 1)
+    )
+    return min(sum(exp(t) for t in terms), 1.0)
