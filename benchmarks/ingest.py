@@ -143,7 +143,7 @@ def _tracekit(messages: list[bytes], folder: Path) -> int:
         for data in messages:
             intake.accept("traces", encoding="protobuf", origin="otlp_grpc", body=data)
         journal.close()
-        writer.stop(timeout_s=60)
+        writer.stop()
     return store.snapshot("spans").rows
 
 

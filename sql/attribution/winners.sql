@@ -196,6 +196,7 @@ gated as (
         b.limit_ms as limit_ms,
         b.unexplained_ms as unexplained_ms,
         case when b.excess_ms >= p.min_excess_ms and b.excess_ms >= p.scale_factor * b.scale_ms
+                 and b.excess_ms >= p.min_relative * b.expected_ms
              then 1 else 0 end as is_large,
         case when b.excess_ms >= p.min_share * b.positive_excess_ms then 1 else 0 end as is_main,
         case when b.unexplained_ms <= (1.0 - p.min_coverage) * b.scope_ms

@@ -12,11 +12,14 @@
 -- field: field behind the interval
 -- role: leg that claims it
 -- worker: worker of that leg
+-- uncertainty_ms: [ms] +- of the two clocks that stamped its ends, NULL for one clock or no bound
 with u as (
-    select request_key, revision, phase, sub_phase, start_unix_ns, end_unix_ns, src, role, worker
+    select request_key, revision, phase, sub_phase, start_unix_ns, end_unix_ns, src, role, worker,
+        uncertainty_ns
     from phases_cut
     union all
-    select request_key, revision, phase, sub_phase, start_unix_ns, end_unix_ns, src, role, worker
+    select request_key, revision, phase, sub_phase, start_unix_ns, end_unix_ns, src, role, worker,
+        uncertainty_ns
     from phases_sweep
 )
 
@@ -30,5 +33,6 @@ select
     end as provenance,
     -- the provenance words are all eight letters long
     substr(src, 10) as field,
-    role, worker
+    role, worker,
+    uncertainty_ns / 1e6 as uncertainty_ms
 from u

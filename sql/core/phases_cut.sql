@@ -10,6 +10,7 @@
 -- src: provenance and field behind the interval
 -- role: leg that claims it
 -- worker: worker of that leg
+-- uncertainty_ns: [ns] +- of the two clocks that stamped its ends, NULL for one clock or no bound
 with k as (
     select
         request_key, revision, path, is_pd, step_wait,
@@ -19,6 +20,7 @@ with k as (
         e_recv, e_queued, e_scheduled, e_kv_start, e_kv_end, e_first, e_last, e_queued_src,
         e_prefill_src, e_kv_src, e_last_src, e_worker,
         wall_start, wall_end,
+        network_in_ns, network_out_ns, route_in_ns, route_out_ns, kv_ns,
         coalesce(c_send, wall_start) as sent,
         coalesce(g_recv, p_recv, e_recv) as recv,
         coalesce(e_recv, e_queued, e_scheduled, e_prefill_end, e_kv_start, e_first) as e_at,
@@ -33,7 +35,8 @@ with k as (
 s as (
     select request_key, revision, 'client_wait' as phase, null as sub_phase,
         c_intended as start_unix_ns, c_send as end_unix_ns,
-        'measured client send' as src, 'client' as role, null as worker
+        'measured client send' as src, 'client' as role, null as worker,
+        cast(null as bigint) as uncertainty_ns
     from k where c_intended is not null and c_send is not null
     union all
     -- a client alone: before the first token nothing tells queue from prefill
@@ -42,41 +45,43 @@ s as (
         null, sent, coalesce(c_first, wall_end),
         case when c_first is not null then c_first_src
             when c_waiting = 1 then 'inferred no token before the client gave up' end,
-        'client', null
+        'client', null, null
     from k where path = 'client'
     union all
-    select request_key, revision, 'decode', null, c_first, wall_end, c_last_src, 'client', null
+    select request_key, revision, 'decode', null, c_first, wall_end, c_last_src, 'client', null,
+        null
     from k where path = 'client' and c_first is not null
     union all
     select request_key, revision,
         case when recv is null then 'unexplained' else 'network' end,
         null, sent, coalesce(recv, e_at),
-        case when recv is not null then 'measured server arrival' end, 'client', null
+        case when recv is not null then 'measured server arrival' end, 'client', null,
+        network_in_ns
     from k where path = 'cut'
     union all
     select request_key, revision, 'route', null, g_recv, coalesce(p_recv, e_at),
-        'measured engine arrival', 'gateway', null
+        'measured engine arrival', 'gateway', null, route_in_ns
     from k where path = 'cut' and g_recv is not null
     union all
     select request_key, revision, 'frontend',
         case when step_wait = 1 then 'frontend.engine_step_wait' end,
-        p_recv, p_queued, 'inferred arrival until queued', 'prefill_engine', p_worker
+        p_recv, p_queued, 'inferred arrival until queued', 'prefill_engine', p_worker, null
     from k where path = 'cut' and p_n > 0
     union all
     select request_key, revision, 'queue', null, p_queued, p_scheduled, p_queued_src,
-        'prefill_engine', p_worker
+        'prefill_engine', p_worker, null
     from k where path = 'cut' and p_n > 0
     union all
     select request_key, revision, 'prefill', null, p_scheduled, p_first, p_first_src,
-        'prefill_engine', p_worker
+        'prefill_engine', p_worker, null
     from k where path = 'cut' and p_n > 0
     union all
     select request_key, revision, 'frontend', null, p_first, p_end, 'measured span end',
-        'prefill_engine', p_worker
+        'prefill_engine', p_worker, null
     from k where path = 'cut' and p_n > 0
     union all
     select request_key, revision, 'route', null, p_end, e_at, 'measured decode server arrival',
-        case when g_n > 0 then 'gateway' else 'decode_engine' end, null
+        case when g_n > 0 then 'gateway' else 'decode_engine' end, null, kv_ns
     from k where path = 'cut' and p_n > 0
     union all
     select request_key, revision,
@@ -86,7 +91,7 @@ s as (
         e_recv, coalesce(e_queued, e_scheduled, pre_end),
         case when e_queued is not null then 'inferred arrival until queued'
             when e_scheduled is null then e_prefill_src end,
-        case when is_pd = 1 then 'decode_engine' else 'engine' end, e_worker
+        case when is_pd = 1 then 'decode_engine' else 'engine' end, e_worker, null
     from k where path = 'cut' and e_recv is not null
     union all
     select request_key, revision,
@@ -96,7 +101,7 @@ s as (
         e_queued, coalesce(e_scheduled, pre_end),
         case when e_scheduled is null then e_prefill_src
             when is_pd = 1 then 'inferred queue time of the decode server' else e_queued_src end,
-        case when is_pd = 1 then 'decode_engine' else 'engine' end, e_worker
+        case when is_pd = 1 then 'decode_engine' else 'engine' end, e_worker, null
     from k where path = 'cut' and e_queued is not null
     union all
     select request_key, revision,
@@ -105,40 +110,42 @@ s as (
         e_scheduled, pre_end,
         case when is_pd = 1 then 'inferred prefill time of the decode server'
             else e_prefill_src end,
-        case when is_pd = 1 then 'decode_engine' else 'engine' end, e_worker
+        case when is_pd = 1 then 'decode_engine' else 'engine' end, e_worker, null
     from k where path = 'cut' and e_scheduled is not null
     union all
     select request_key, revision, 'unexplained', null, pre_end, coalesce(e_kv_start, e_first),
-        null, case when is_pd = 1 then 'decode_engine' else 'engine' end, e_worker
+        null, case when is_pd = 1 then 'decode_engine' else 'engine' end, e_worker, null
     from k where path = 'cut'
     union all
     select request_key, revision, 'kv_transfer', null, e_kv_start, e_kv_end, e_kv_src,
-        case when is_pd = 1 then 'decode_engine' else 'engine' end, e_worker
+        case when is_pd = 1 then 'decode_engine' else 'engine' end, e_worker, null
     from k where path = 'cut' and e_kv_start is not null
     union all
     select request_key, revision, 'unexplained', null, e_kv_end, e_first,
-        null, case when is_pd = 1 then 'decode_engine' else 'engine' end, e_worker
+        null, case when is_pd = 1 then 'decode_engine' else 'engine' end, e_worker, null
     from k where path = 'cut' and e_kv_end is not null
     union all
     select request_key, revision, 'decode', null, e_first, e_last, e_last_src,
-        case when is_pd = 1 then 'decode_engine' else 'engine' end, e_worker
+        case when is_pd = 1 then 'decode_engine' else 'engine' end, e_worker, null
     from k where path = 'cut'
     union all
     select request_key, revision, 'frontend', null, e_last, t1, 'measured span end',
-        case when is_pd = 1 then 'decode_engine' else 'engine' end, e_worker
+        case when is_pd = 1 then 'decode_engine' else 'engine' end, e_worker, null
     from k where path = 'cut'
     union all
-    select request_key, revision, 'route', null, t1, g_stop, 'measured span end', 'gateway', null
+    select request_key, revision, 'route', null, t1, g_stop, 'measured span end', 'gateway', null,
+        route_out_ns
     from k where path = 'cut' and g_stop > t1
     union all
     select request_key, revision,
         case when recv is null then 'unexplained' else 'network' end, null,
         case when g_stop > t1 then g_stop else t1 end, wall_end,
-        case when recv is not null then c_last_src end, 'client', null
+        case when recv is not null then c_last_src end, 'client', null, network_out_ns
     from k where path = 'cut'
 )
 
 select
-    request_key, revision, phase, sub_phase, start_unix_ns, end_unix_ns, src, role, worker
+    request_key, revision, phase, sub_phase, start_unix_ns, end_unix_ns, src, role, worker,
+    uncertainty_ns
 from s
 where end_unix_ns > start_unix_ns

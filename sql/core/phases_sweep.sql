@@ -1,6 +1,6 @@
 -- Phases of requests whose legs overlap: every instant goes to the claim with the best priority.
 -- grain: one row per request and phase interval, path sweep only
--- inputs: claims
+-- inputs: claims, request_points
 -- request_key: identity of the request
 -- revision: [unix ns] settle pass that wrote the row
 -- phase: phase name
@@ -10,6 +10,7 @@
 -- src: provenance and field behind the interval, NULL if none
 -- role: leg that claims it, NULL if none
 -- worker: worker of that leg, NULL if none
+-- uncertainty_ns: [ns] +- of the two clocks that stamped its ends, NULL for one clock or no bound
 with edges as (
     select request_key, revision, start_unix_ns as at_unix_ns from claims
     union all
@@ -69,15 +70,39 @@ islands as (
             partition by request_key, revision order by s0 nulls last
             rows between unbounded preceding and current row) as island
     from marked
+),
+
+joined as (
+    select
+        request_key, revision, phase,
+        case when sub_phase <> '' then sub_phase end as sub_phase,
+        min(s0) as start_unix_ns,
+        max(s1) as end_unix_ns,
+        max(case when src <> '' then src end) as src,
+        case when role <> '' then role end as role,
+        case when worker <> '' then worker end as worker
+    from islands
+    group by request_key, revision, island, phase, sub_phase, role, worker
 )
 
 select
-    request_key, revision, phase,
-    case when sub_phase <> '' then sub_phase end as sub_phase,
-    min(s0) as start_unix_ns,
-    max(s1) as end_unix_ns,
-    max(case when src <> '' then src end) as src,
-    case when role <> '' then role end as role,
-    case when worker <> '' then worker end as worker
-from islands
-group by request_key, revision, island, phase, sub_phase, role, worker
+    j.request_key, j.revision, j.phase, j.sub_phase, j.start_unix_ns, j.end_unix_ns, j.src, j.role,
+    j.worker,
+    case
+        when j.phase = 'network' and j.start_unix_ns >= p.in_last then p.network_out_ns
+        when j.phase = 'network' then p.network_in_ns
+        when j.phase = 'route' and j.src = 'measured decode server arrival' then p.kv_ns
+        when j.phase = 'route' and j.src = 'measured span end' then p.route_out_ns
+        when j.phase = 'route' then p.route_in_ns
+        -- where both ends are the decode server's own, it timed the transfer alone; where the
+        -- prefill server's part cuts it, two clocks did
+        when j.phase = 'kv_transfer' and p.p_n > 0 and not (
+            (j.start_unix_ns = coalesce(p.e_queued, 0)
+                or j.start_unix_ns = coalesce(p.e_scheduled, 0)
+                or j.start_unix_ns = coalesce(p.e_kv_start, 0))
+            and (j.end_unix_ns = coalesce(p.e_scheduled, 0)
+                or j.end_unix_ns = coalesce(p.e_prefill_end, p.e_first, 0)
+                or j.end_unix_ns = coalesce(p.e_kv_end, 0))) then p.kv_ns
+    end as uncertainty_ns
+from joined as j
+join request_points as p on j.request_key = p.request_key and j.revision = p.revision

@@ -1,6 +1,6 @@
 -- The boundary points of each request, gathered from its legs, and which way its timeline is cut.
 -- grain: one row per (request_key, revision)
--- inputs: legs, request_groups
+-- inputs: legs, request_groups, request_clocks
 -- request_key: identity of the request
 -- revision: [unix ns] settle pass that wrote the row
 -- has_clock: 1 if times are unix times, 0 if they count from the request's start
@@ -48,6 +48,12 @@
 -- e_incomplete: 1 if the client saw more tokens than the engine legs account for
 -- in_first: [unix ns] first point any server leg knows
 -- in_last: [unix ns] last point any engine leg knows
+-- network_in_ns: [ns] +- between the clocks of the client and of the first server
+-- network_out_ns: [ns] +- between the clocks of the client and of the last server
+-- route_in_ns: [ns] +- between the clocks of the gateway and of the first engine
+-- route_out_ns: [ns] +- between the clocks of the gateway and of the last engine
+-- kv_ns: [ns] +- between the clocks of the prefill and of the decode server
+-- widest_ns: [ns] +- between the outermost clock and the one least sure of it
 -- wall_start: [unix ns] start of the wall time
 -- wall_end: [unix ns] end of the wall time (the first token, where nothing later is known)
 -- end_known: 1 if a leg knows when the request ended
@@ -195,6 +201,7 @@ x as (
         + coalesce(e_kv_start_max - e_kv_start, 0) + coalesce(e_kv_end_max - e_kv_end, 0)
         + coalesce(e_first_max - e_first, 0) + coalesce(e_last - e_last_min, 0) as e_spread,
         in_first, en_first, in_last, in_end,
+        k.network_in_ns, k.network_out_ns, k.route_in_ns, k.route_out_ns, k.kv_ns, k.widest_ns,
         case
             when g.first_start_ns < coalesce(c_intended, g.first_start_ns + 1)
                 then g.first_start_ns
@@ -211,6 +218,7 @@ x as (
             then 1 else 0 end as end_known
     from w
     left join request_groups as g on w.request_key = g.request_key
+    left join request_clocks as k on w.request_key = k.request_key
 ),
 
 -- the chain of points a request in sequence passes, unknown ones taking the next one known
@@ -240,6 +248,7 @@ select
     x.e_n, x.e_recv, x.e_queued, x.e_scheduled, x.e_prefill_end, x.e_kv_start, x.e_kv_end,
     x.e_prefilled, x.e_first, x.e_last, x.e_end, x.e_queued_src, x.e_prefill_src, x.e_kv_src, x.e_last_src,
     x.e_worker, x.step_wait, x.e_incomplete, x.in_first, x.en_first, x.in_last,
+    x.network_in_ns, x.network_out_ns, x.route_in_ns, x.route_out_ns, x.kv_ns, x.widest_ns,
     x.wall_start,
     case when x.wall_end > x.wall_start then x.wall_end else x.wall_start end as wall_end,
     x.end_known,

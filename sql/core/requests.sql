@@ -103,6 +103,8 @@ t as (
         p.request_key, p.revision, p.has_clock, p.is_pd, p.wall_start, p.wall_end, p.end_known,
         p.c_n, p.c_send, p.c_intended, p.c_first, p.c_last, p.c_kind, p.c_answer, p.c_last_src,
         p.e_n, p.e_first, p.e_last, p.p_first, p.e_worker, p.p_worker, p.in_first, p.in_last, p.c_end,
+        p.g_n, p.g_recv, p.g_end, p.p_n, p.en_first, p.widest_ns,
+        coalesce(p.e_scheduled, p.e_first) as e_ready,
         -- which phases some leg could tell: the others are unknown, not zero
         case when p.c_intended is not null then 1 else 0 end as knows_client_wait,
         case when p.c_n > 0 and (p.g_recv is not null or p.p_recv is not null
@@ -164,6 +166,20 @@ select
     gap.chunk_count,
     g.match_score,
     l.engine_version,
+    t.widest_ns / 1e6 as clock_uncertainty_ms,
+    -- arrivals before the sending, answers after the end, a transfer before its prefill was done
+    case when (case when t.c_n > 0 then 1 else 0 end) + (case when t.g_n > 0 then 1 else 0 end)
+            + (case when t.p_n > 0 then 1 else 0 end) + (case when t.e_n > 0 then 1 else 0 end) > 1
+        then (
+            case when t.in_first < t.c_send then t.c_send - t.in_first else 0 end
+            + case when t.en_first < t.g_recv then t.g_recv - t.en_first else 0 end
+            + case when t.e_ready < t.p_first then t.p_first - t.e_ready else 0 end
+            + case when l.any_aborted + l.any_timeout + l.any_error > 0 then 0
+                when t.c_n > 0 and t.in_last > t.wall_end then t.in_last - t.wall_end
+                when t.c_n = 0 and t.in_last > t.g_end then t.in_last - t.g_end
+                else 0 end
+        ) / 1e6
+    end as clipped_ms,
     coalesce(l.log_request_id, l.c_request_id, l.norm_request_id, l.any_request_id) as request_id,
     coalesce(l.c_trace_id, l.any_trace_id) as trace_id,
     g.attempt,

@@ -4,9 +4,15 @@
 -- when: kind in (1, 3) and operation_name is not null
 -- First token, best first: a stamped event (content), the reported time to first chunk, the first of
 -- OpenLLMetry's chunk events, OpenInference's event. Text of prompts is never read.
+-- Times past the year 2200 are cut to it: they are set aside, and must not overflow on the way.
 with c as (
     select
-        s.*,
+        s.* replace (
+            case when s.start_unix_ns > 7258118400000000000 then 7258118400000000000
+                else s.start_unix_ns end as start_unix_ns,
+            case when s.end_unix_ns > 7258118400000000000 then 7258118400000000000
+                else s.end_unix_ns end as end_unix_ns
+        ),
         json_extract_string(s.attributes, [
             '$."gen_ai.response.time_to_first_chunk"',
             '$."gen_ai.provider.name"',

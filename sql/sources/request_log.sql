@@ -5,9 +5,17 @@
 -- backwards from the first token, or forwards from the start where no TTFT is known; the engine's
 -- first token comes earlier than the client's where its decode would not fit else.
 -- Durations that cannot be (negative, over a day, no number) quarantine the row and are left out.
+-- Times past the year 2200 are cut to it: they are set aside, and must not overflow on the way.
 with m as (
     select
-        l.*,
+        l.* replace (
+            case when l.start_unix_ns > 7258118400000000000 then 7258118400000000000
+                else l.start_unix_ns end as start_unix_ns,
+            case when l.end_unix_ns > 7258118400000000000 then 7258118400000000000
+                else l.end_unix_ns end as end_unix_ns,
+            case when l.intended_start_unix_ns > 7258118400000000000 then 7258118400000000000
+                else l.intended_start_unix_ns end as intended_start_unix_ns
+        ),
         ['ttft', 'e2e', 'ttfa', 'client_wait', 'network', 'route', 'frontend', 'queue', 'prefill',
             'queue_or_prefill', 'kv_transfer', 'decode'] as measures,
         [l.ttft_ms, l.e2e_ms, l.ttfa_ms, l.client_wait_ms, l.network_ms, l.route_ms, l.frontend_ms,

@@ -3,9 +3,15 @@
 -- inputs: spans
 -- when: tracekit_phase is not null
 -- `tracekit.phase.source` says how the phase is known: measured (default), reported, inferred.
+-- Times past the year 2200 are cut to it: they are set aside, and must not overflow on the way.
 with p as (
     select
-        s.*,
+        s.* replace (
+            case when s.start_unix_ns > 7258118400000000000 then 7258118400000000000
+                else s.start_unix_ns end as start_unix_ns,
+            case when s.end_unix_ns > 7258118400000000000 then 7258118400000000000
+                else s.end_unix_ns end as end_unix_ns
+        ),
         coalesce(
             nullif(json_extract_string(s.attributes, '$."tracekit.phase.source"'), ''), 'measured'
         ) || ' tracekit.phase=' || s.tracekit_phase as src,

@@ -5,9 +5,15 @@
 -- The span is flat: phases are durations in seconds. They are placed backwards from the first token,
 -- because the whole residual (front end, waiting for the running engine step) lies before QUEUED.
 -- Negative or absurd durations (unset timestamps are 0.0 in the engine) quarantine the leg.
+-- Times past the year 2200 are cut to it: they are set aside, and must not overflow on the way.
 with v as (
     select
-        s.*,
+        s.* replace (
+            case when s.start_unix_ns > 7258118400000000000 then 7258118400000000000
+                else s.start_unix_ns end as start_unix_ns,
+            case when s.end_unix_ns > 7258118400000000000 then 7258118400000000000
+                else s.end_unix_ns end as end_unix_ns
+        ),
         json_extract_string(s.attributes, [
             '$."gen_ai.latency.time_in_queue"',
             '$."gen_ai.latency.time_in_model_prefill"',

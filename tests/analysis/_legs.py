@@ -86,6 +86,11 @@ def run_core(
         "create table gap_summary (request_key varchar, chunk_count bigint, max_gap_ms double, "
         "stall_ms double)"
     )
+    con.execute(
+        "create table request_clocks (request_key varchar, network_in_ns bigint, "
+        "network_out_ns bigint, route_in_ns bigint, route_out_ns bigint, kv_ns bigint, "
+        "widest_ns bigint)"
+    )
     _core(con, force_sweep=force_sweep)
     return con
 
@@ -95,7 +100,7 @@ def rerun_core(
 ) -> duckdb.DuckDBPyConnection:
     """Run ``sql/core`` anew over the legs that a derivation left in ``derived``."""
     con = duckdb.connect()
-    for name in ("legs", "request_groups", "gap_summary"):
+    for name in ("legs", "request_groups", "gap_summary", "request_clocks"):
         _table(con, name, derived.sql(f"select * from {name}").to_arrow_table())
     _core(con, force_sweep=force_sweep)
     return con

@@ -23,8 +23,10 @@ S = 1_000_000_000
 #: When the first commit is made: after everything that happened.
 NOW_NS = captures.INGESTED_NS
 
-#: Columns that tell when a row was written, not what it says.
+#: Columns that tell when a row was written or how much was known then, not what it says.
 _BOOK_KEEPING = (
+    "clock_uncertainty_ms",
+    "uncertainty_ms",
     "request_key",
     "revision",
     "supersedes_revision",

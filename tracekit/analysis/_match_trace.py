@@ -22,6 +22,9 @@ from tracekit.analysis._match_unit import (
 #: A decode leg starts at most this long after its prefill leg ended.
 _HANDOFF_NS: Final = 5_000_000_000
 
+#: The clocks of two hosts differ by this much at most.
+_CLOCKS_APART_NS: Final = 10_000_000_000
+
 
 def merge_sequences(engines: Sequence[LegFacts]) -> list[Unit]:
     """Engine legs → units: the n sequences of one call are one unit."""
@@ -82,7 +85,31 @@ def pair_prefill_decode(
                 late.prefill = p
                 gone.add(id(early))
                 break
+        left = [u for u in same if id(u) not in gone and u.prefill is None]
+        if len(same) == len(left) == 2:
+            gone.update(id(u) for u in _pair_by_shape(*left, apart=apart))
     return [u for u in units if id(u) not in gone]
+
+
+def _pair_by_shape(*units: Unit, apart: Callable[[LegFacts, LegFacts], bool] | None) -> list[Unit]:
+    """Two legs alone with an id that only the clocks of their hosts keep apart become one unit.
+
+    Returns what is gone into the other.
+    """
+    p_unit, d_unit = sorted(units, key=lambda u: u.engines[0].output_tokens != 1)
+    p, d = p_unit.engines[0], d_unit.engines[0]
+    if (
+        p.output_tokens != 1
+        or (d.output_tokens or 0) <= 1
+        or d.instance == p.instance
+        or p.input_tokens is None
+        or p.input_tokens != d.input_tokens
+        or abs((p.start_ns or 0) - (d.start_ns or 0)) > _CLOCKS_APART_NS + _HANDOFF_NS
+        or (apart is not None and apart(p, d))
+    ):
+        return []
+    d_unit.prefill = p
+    return [p_unit]
 
 
 class Trace:
@@ -167,6 +194,9 @@ class Trace:
                 for up in self.ancestors(call):
                     holds[up.leg_id].add(id(unit))
         _add_outer_calls([(c, [by_unit[i] for i in holds[c.leg_id]]) for c in self.calls])
+        for unit in units:
+            if len(unit.calls) > 1:
+                unit.depth_of = {c.leg_id: len(self.ancestors(c)) for c in unit.calls}
         return units
 
 

@@ -79,6 +79,8 @@ class Unit:
     superseded: bool = False
     first_start_ns: int | None = None
     attempt_start_ns: int | None = None
+    #: leg id of a call → how many calls are above it, by parentage
+    depth_of: dict[str, int] = field(default_factory=dict)
 
     @property
     def norm_id(self) -> str | None:

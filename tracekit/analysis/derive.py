@@ -19,6 +19,7 @@ import duckdb
 import pyarrow as pa
 
 from tracekit.analysis._duck import one
+from tracekit.analysis.clocks import Aligned, Recall, align
 from tracekit.analysis.gaps import GapSummary, summarize
 from tracekit.analysis.match import Assignment, Group, LegFacts, match, needs_parents
 from tracekit.analysis.sqlfiles import CORE, SOURCES, load, span_sources
@@ -27,8 +28,11 @@ from tracekit.names import BOUNDARIES
 
 DERIVED: Final = ("legs", "phases", "token_gaps", "requests")
 
-#: Columns of `legs` that the matching adds; the sources give the rest.
-_ADDED: Final = frozenset({"request_key", "revision", "match_score", "date"})
+#: Columns of `legs` that matching and aligning add; the sources give the rest.
+_ADDED: Final = frozenset({"request_key", "revision", "match_score", "clock_offset_ns", "date"})
+
+#: Year 2200: what is dated later is no time. Far below the end of BIGINT, so that sums fit.
+LATEST_UNIX_NS: Final = 7_258_118_400_000_000_000
 
 #: Files that only requests with overlapping legs need.
 _SWEEP: Final = frozenset({"claims", "phases_sweep"})
@@ -52,12 +56,20 @@ class Known:
 NOTHING_KNOWN: Final = Known({}, {})
 
 
-def derive(con: duckdb.DuckDBPyConnection, *, revision: int, known: Known = NOTHING_KNOWN) -> None:
+def derive(
+    con: duckdb.DuckDBPyConnection,
+    *,
+    revision: int,
+    known: Known = NOTHING_KNOWN,
+    recall: Recall | None = None,
+    beside: str | None = None,
+) -> Aligned:
     """Build the four derived tables from ``spans`` and ``request_log`` in ``con``.
 
     ``revision`` [unix ns] marks the rows. With ``known``, only requests that hold at least one leg
     which is not yet settled are kept, under their settled key, as a revision of it; keys that
-    turn out to be part of another request get a row with ``merged_into``.
+    turn out to be part of another request get a row with ``merged_into``. ``recall`` and
+    ``beside`` are what is known of clocks (see `clocks.align`, whose result is returned).
     """
     load_legs(con)
     legs = leg_facts(con)
@@ -65,6 +77,9 @@ def derive(con: duckdb.DuckDBPyConnection, *, revision: int, known: Known = NOTH
     _register(con, "leg_request", _assignment_table(assignments))
     _register(con, "request_groups", _group_table(groups))
     _build_legs(con, revision)
+    aligned = align(con, recall=recall, beside=beside)
+    if one(con, "select count(*) from (select 1 from legs where has_clock = 0 limit 1)")[0]:
+        _give_clock(con)
     _build_gaps(con, revision)
     for name in CORE:
         query = _rebound(name)
@@ -77,6 +92,7 @@ def derive(con: duckdb.DuckDBPyConnection, *, revision: int, known: Known = NOTH
         con.execute(f"create or replace temp table core_{name} as {query}")
     _build_phases(con)
     _build_requests(con, known, merged, revision)
+    return aligned
 
 
 def load_legs(con: duckdb.DuckDBPyConnection) -> None:
@@ -84,8 +100,10 @@ def load_legs(con: duckdb.DuckDBPyConnection) -> None:
     union = "".join(
         f"\nunion all by name\n({load('sources', s).body}\n)" for s in _sources_present(con)
     )
+    latest = f"greatest({', '.join(f'{b}_unix_ns' for b in BOUNDARIES)})"
+    absurd = f"case when {latest} >= {LATEST_UNIX_NS} then 'absurd_time' else leg_quarantine end"
     wanted = ", ".join(
-        f'try_cast("{c.name}" as {c.type}) as "{c.name}"'
+        f'try_cast({absurd if c.name == "leg_quarantine" else c.name} as {c.type}) as "{c.name}"'
         for c in LEGS.columns
         if c.name not in _ADDED
     )
@@ -280,6 +298,7 @@ def _build_legs(con: duckdb.DuckDBPyConnection, revision: int) -> None:
             "revision": f"{revision}::bigint as revision",
             "role": "m.role",
             "match_score": "m.match_score",
+            "clock_offset_ns": "0::bigint as clock_offset_ns",
             "date": "null::varchar as date",
         }.get(c.name, f'r."{c.name}"')
         for c in LEGS.columns
@@ -288,8 +307,6 @@ def _build_legs(con: duckdb.DuckDBPyConnection, revision: int) -> None:
         f"create or replace temp table legs as select {columns} "
         "from leg_rows as r join leg_request as m on r.leg_id = m.leg_id"
     )
-    if one(con, "select count(*) from (select 1 from legs where has_clock = 0 limit 1)")[0]:
-        _give_clock(con)
 
 
 def _give_clock(con: duckdb.DuckDBPyConnection) -> None:

@@ -24,6 +24,9 @@ LEVELS: Final = ("problem", "note", "ok")
 DOCTOR_SERVICE: Final = "tracekit-doctor"
 
 
+#: Pairs of clocks that get a remark of their own.
+_CLOCKS_NAMED: Final = 5
+
 Row = Mapping[str, Any]
 
 
@@ -49,6 +52,7 @@ class Health:
     engines: tuple[Row, ...]
     refused: tuple[Row, ...]
     remarks: tuple[Remark, ...]
+    clocks: tuple[Row, ...] = ()
 
     @property
     def last_ingested_unix_ns(self) -> int | None:
@@ -69,6 +73,7 @@ class Health:
             "joins": dict(self.joins),
             "engines": [dict(r) for r in self.engines],
             "refused": [dict(r) for r in self.refused],
+            "clocks": [dict(r) for r in self.clocks],
             "remarks": [asdict(r) for r in self.remarks],
         }
 
@@ -81,11 +86,13 @@ def health(session: Session) -> Health:
     joins = _rows(session, "joins")[0]
     engines = _rows(session, "engine_evidence")
     refused = _rows(session, "refused")
+    clocks = _rows(session, "clocks")
     remarks = (
         *_arrival_remarks(arrivals, services, now),
         *(_silent_remark(r) for r in _rows(session, "silent_services")),
         *_join_remarks(joins),
         *(remark for row in engines for remark in _engine_remarks(row)),
+        *_clock_remarks(clocks, *_clipped(session)),
         *_refused_remarks(refused),
     )
     return Health(
@@ -96,6 +103,7 @@ def health(session: Session) -> Health:
         joins=joins,
         engines=engines,
         refused=refused,
+        clocks=clocks,
         remarks=tuple(sorted(remarks, key=lambda r: LEVELS.index(r.level))),
     )
 
@@ -293,6 +301,47 @@ def _engine_remarks(row: Row) -> Iterator[Remark]:
             "in the client's span or log"
             if engine == "vllm"
             else "report cached tokens (gen_ai.usage.cache_read.input_tokens)",
+        )
+
+
+def _clipped(session: Session) -> tuple[int, float]:
+    """Requests of which something was cut off, and the most that was [ms]."""
+    count, worst = session.frame(
+        "select count(*), coalesce(max(clipped_ms), 0) from window_requests where clipped_ms > 0"
+    ).row(0)
+    return int(count), float(worst)
+
+
+def _clock_remarks(
+    clocks: Sequence[Row], clipped: int, worst_clipped_ms: float
+) -> Iterator[Remark]:
+    moved = [row for row in clocks if row["moved"]]
+    for row in moved[:_CLOCKS_NAMED]:
+        offset = row["offset_ms"]
+        sure = row["uncertainty_ms"]
+        yield Remark(
+            "note",
+            "clocks",
+            f"the clock of {row['clock']} is {abs(offset):,.1f} ms "
+            f"{'behind' if offset > 0 else 'ahead of'} that of {row['against']}"
+            + (f" (+- {sure:,.1f} ms)" if sure is not None else "")
+            + f": moved in {_n(row['moved'], 'request')}",
+            "keep the hosts' clocks together (chrony, NTP, PTP): phases between hosts are only as "
+            "sure as that",
+        )
+    if len(moved) > _CLOCKS_NAMED:
+        yield Remark(
+            "note",
+            "clocks",
+            f"{_n(len(moved) - _CLOCKS_NAMED, 'more pair')} of clocks apart",
+            "`tracekit doctor --json` lists them",
+        )
+    if clipped:
+        yield Remark(
+            "note",
+            "clocks",
+            f"{_n(clipped, 'request')} whose legs contradict each other's order, by up to "
+            f"{worst_clipped_ms:,.1f} ms: cut off",
         )
 
 

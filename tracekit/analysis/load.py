@@ -278,6 +278,8 @@ def worker_samples(con: duckdb.DuckDBPyConnection) -> pa.Table:
 
 _TRANSFERS: Final = pa.schema([("suspect_id", pa.int64()), ("size_ms", pa.float64())])
 _TRANSFER_ROWS: Final = 12
+#: Of transfers of one size nothing tells what grows with it.
+_TRANSFER_SPREAD: Final = 1.5
 
 
 def transfer_costs(con: duckdb.DuckDBPyConnection) -> pa.Table:
@@ -302,7 +304,8 @@ def transfer_costs(con: duckdb.DuckDBPyConnection) -> pa.Table:
     grown = np.full(len(excess), np.nan)
     for model in sorted(set(models)):
         here = models == model
-        if here.sum() < _TRANSFER_ROWS:
+        low, high = np.percentile(size[here], (10, 90)) if here.any() else (0.0, 0.0)
+        if here.sum() < _TRANSFER_ROWS or high < _TRANSFER_SPREAD * low:
             continue
         features = np.column_stack([np.ones(int(here.sum())), size[here]])
         _, per_size = quantile_fit(features, excess[here], tau=0.5)

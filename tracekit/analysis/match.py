@@ -141,7 +141,12 @@ def _emit(unit: Unit) -> tuple[list[Assignment], Group]:
     under_server = False
     calls = unit.calls
     if len(calls) > 1:
-        calls = sorted(calls, key=lambda c: (c.start_ns or 0, -(c.end_ns or 0), c.leg_id))
+        # by parentage, where it is known: hosts' clocks may differ
+        depth = unit.depth_of
+        calls = sorted(
+            calls,
+            key=lambda c: (depth.get(c.leg_id, 0), c.start_ns or 0, -(c.end_ns or 0), c.leg_id),
+        )
     for leg in calls:
         roles.append((leg, "gateway" if under_server else leg.role))
         under_server = under_server or leg.role != "client"

@@ -26,6 +26,8 @@ class Rules:
     #: nor does one within this many times the phase's ordinary variation (which is itself three
     #: deviations above the median); a shape is quiet within this many
     scale_factor: float = 1.0
+    #: nor one within this share of the expectation, which is not known better
+    min_relative: float = 0.12
     quiet_factor: float = 3.0
     #: a loss of this many times what the phases should take, and of this share of the rest of the
     #: request, stands out by itself; others must gather somewhere: less likely by chance than this,

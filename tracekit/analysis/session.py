@@ -34,6 +34,7 @@ _ORDER: Final = (
     "legs",
     "phases",
     "token_gaps",
+    "clock_offsets",
     "spans",
     "request_log",
     *_RAW_PLAIN,
@@ -190,6 +191,13 @@ class Session:
                     f"select * from ({snapshots.snapshot(name).scan_sql()}) "
                     f"where true{self._through_filter()} {unique.get(name, '')}",
                 )
+
+        if "clock_offsets" in renewed:
+            self._view(
+                "clock_offsets",
+                f"select * from ({snapshots.snapshot('clock_offsets').scan_sql()}) "
+                f"where true{self._through_filter('revision')}",
+            )
 
     def _define_settled(self, snapshots: Pinned) -> None:
         requests = snapshots.snapshot("requests")

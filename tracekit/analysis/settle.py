@@ -2,7 +2,8 @@
 
 One process settles, under the store's settle lock (the receiver; an importer if none runs).
 A request settles when its own spans have been quiet for ``quiet_ns``, at the latest
-``latest_ns`` after its end. Each pass writes `legs`, `phases`, `token_gaps` and, last, `requests`;
+``latest_ns`` after its end. Each pass writes what it learned of clocks (`clock_offsets`), `legs`,
+`phases`, `token_gaps` and, last, `requests`;
 then `requests` takes the watermark as an application transaction: every raw row prepared before
 it is settled or belongs to no request. A pass that dies half way leaves rows of a revision that
 no `requests` row has, which nobody reads.
@@ -18,6 +19,7 @@ import duckdb
 import pyarrow as pa
 
 from tracekit.analysis._duck import one
+from tracekit.analysis.clocks import Aligned, learned
 from tracekit.analysis.derive import derive, load_legs
 from tracekit.analysis.settled import (
     LOG_LEG_ID,
@@ -25,6 +27,7 @@ from tracekit.analysis.settled import (
     add_related,
     done_legs,
     may_be_leg,
+    recall_clocks,
 )
 from tracekit.lake.duck import connect
 from tracekit.lake.lock import settle_lock
@@ -100,7 +103,8 @@ class Settler:
             _chunk_views(con, chunk, last=chunk == chunks - 1)
             load_legs(con)
             done_legs(con, self._reader, since_unix_ns=watermark)
-            if not self._prepare(con):
+            aligned = self._prepare(con)
+            if aligned is None:
                 continue
             self._keep_quiet(con, now, ripe_before)
             counts = _counts(con)
@@ -110,7 +114,7 @@ class Settler:
                 waiting + counts[2],
             )
             if counts[0]:
-                self._write(con)
+                self._write(con, aligned)
                 # later chunks must see this one as settled; orders passes within the pass too
                 self._revision += 1
         new_watermark = self._watermark(con, now - self._slack_ns)
@@ -124,15 +128,15 @@ class Settler:
             )
         return SettleReport(settled, revised, waiting, max(new_watermark, watermark))
 
-    def _prepare(self, con: duckdb.DuckDBPyConnection) -> bool:
-        """Derive requests that hold a leg not settled yet; False if there is none."""
+    def _prepare(self, con: duckdb.DuckDBPyConnection) -> Aligned | None:
+        """Derive requests that hold a leg not settled yet; None if there is none."""
         count_new_legs(con)
         if not one(con, "select count(*) from new_legs")[0]:
-            return False
+            return None
         known = add_related(con, self._reader)
         use_related(con)
-        derive(con, revision=self._revision, known=known)
-        return True
+        recall = recall_clocks(self._reader)
+        return derive(con, revision=self._revision, known=known, recall=recall)
 
     def _keep_quiet(self, con: duckdb.DuckDBPyConnection, now: int, ripe_before: int) -> None:
         con.execute(
@@ -154,7 +158,9 @@ class Settler:
                 f"delete from {table} where request_key not in (select request_key from settling)"
             )
 
-    def _write(self, con: duckdb.DuckDBPyConnection) -> None:
+    def _write(self, con: duckdb.DuckDBPyConnection, aligned: Aligned) -> None:
+        clocks = learned(con, aligned, revision=self._revision, keys="settling")
+        self._store.append("clock_offsets", clocks)
         for table in ("legs", "phases", "token_gaps"):
             rows = _rows(con, table, "where request_key in (select request_key from settling)")
             self._store.append(table, rows)

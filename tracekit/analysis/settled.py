@@ -14,7 +14,8 @@ from typing import Final, Protocol
 import duckdb
 
 from tracekit.analysis._duck import one
-from tracekit.analysis.derive import Known
+from tracekit.analysis.clocks import Recall
+from tracekit.analysis.derive import LATEST_UNIX_NS, Known
 from tracekit.analysis.sqlfiles import span_sources
 from tracekit.lake.store import Snapshot, StoreReader
 
@@ -74,11 +75,76 @@ class Pinned:
         return tuple(s.version for s in self._held.values())
 
 
-def done_legs(con: duckdb.DuckDBPyConnection, store: Snapshots, *, since_unix_ns: int) -> None:
+def recall_clocks(store: Snapshots, *, through_unix_ns: int | None = None) -> Recall:
+    """What settle passes (until ``through_unix_ns``) learned of clocks near a time."""
+
+    def recall(low_unix_ns: int, high_unix_ns: int) -> str | None:
+        near = store.snapshot("clock_offsets")
+        near = near.select("window_end_unix_ns", low_unix_ns)
+        near = near.select("window_start_unix_ns", None, high_unix_ns)
+        if not near.files:
+            return None
+        pinned = "" if through_unix_ns is None else f" and revision <= {through_unix_ns}"
+        return (
+            f"select * from ({near.scan_sql()}) where window_end_unix_ns >= {low_unix_ns} "
+            f"and window_start_unix_ns <= {high_unix_ns}{pinned}"
+        )
+
+    return recall
+
+
+def pinned_watermark(
+    con: duckdb.DuckDBPyConnection,
+    store: Snapshots,
+    *,
+    watermark_unix_ns: int,
+    through_unix_ns: int | None,
+) -> int:
+    """From where on raw rows must be read to show a store as of ``through_unix_ns``.
+
+    Before the watermark, if a request held rows then and has settled only with later ones: its
+    settled row is not what there was to see.
+    """
+    if through_unix_ns is None:
+        return watermark_unix_ns
+    requests = store.snapshot("requests").select("revision", through_unix_ns)
+    legs = store.snapshot("legs").select("revision", through_unix_ns)
+    legs = legs.select("ingested_unix_ns", None, through_unix_ns)
+    if not legs.files or not requests.files:
+        return watermark_unix_ns
+    (oldest,) = one(
+        con,
+        f"""
+        select min(l.ingested_unix_ns) from ({legs.scan_sql()}) as l
+        join ({requests.scan_sql()}) as r
+            on l.request_key = r.request_key and l.revision = r.revision
+        where l.revision > {through_unix_ns} and l.ingested_unix_ns <= {through_unix_ns}
+            -- what a later revision supersedes is there to be seen
+            and r.ingested_unix_ns > {through_unix_ns} and r.supersedes_revision is null
+        """,
+    )
+    if oldest is None:
+        return watermark_unix_ns
+    # spans that only link its legs may have come before these
+    return max(min(int(oldest) - REACH_NS, watermark_unix_ns), 0)
+
+
+def _as_of(through_unix_ns: int | None) -> str:
+    """SQL condition: rows of `requests` that a view pinned there sees."""
+    return "true" if through_unix_ns is None else f"ingested_unix_ns <= {through_unix_ns}"
+
+
+def done_legs(
+    con: duckdb.DuckDBPyConnection,
+    store: Snapshots,
+    *,
+    since_unix_ns: int,
+    through_unix_ns: int | None = None,
+) -> None:
     """Temp table ``done``: legs settled at or after ``since_unix_ns``, with key and revision.
 
-    A leg counts only under the current revision of its request; rows of a settle pass that died
-    before `requests` committed count for nothing.
+    A leg counts only under the current revision of its request (as of ``through_unix_ns``); rows
+    of a settle pass that died before `requests` committed count for nothing.
     """
     requests = store.snapshot("requests").select("revision", since_unix_ns)
     legs = store.snapshot("legs").select("revision", since_unix_ns)
@@ -89,7 +155,8 @@ def done_legs(con: duckdb.DuckDBPyConnection, store: Snapshots, *, since_unix_ns
             select request_key, max(revision) as revision,
                 arg_max_null(merged_into, revision) as gone,
                 arg_max_null({_TRIED}, revision) as tried
-            from ({requests.scan_sql()}) where revision >= {since_unix_ns} group by request_key
+            from ({requests.scan_sql()})
+            where revision >= {since_unix_ns} and {_as_of(through_unix_ns)} group by request_key
         )
         select l.leg_id, l.request_key, l.revision, l.trace_id, r.tried
         from ({legs.scan_sql()}) as l
@@ -99,8 +166,12 @@ def done_legs(con: duckdb.DuckDBPyConnection, store: Snapshots, *, since_unix_ns
     )
 
 
-def add_related(con: duckdb.DuckDBPyConnection, store: Snapshots) -> Known:
+def add_related(
+    con: duckdb.DuckDBPyConnection, store: Snapshots, *, through_unix_ns: int | None = None
+) -> Known:
     """Settled legs related to ``new_legs`` and those of ``done``, as `Known`, and raw rows.
+
+    All as of ``through_unix_ns``.
 
     ``con`` has ``done`` and ``new_legs`` (leg_id, trace_id, norm_request_id, start_ns); then it has
     ``related`` (settled legs of the same traces or request ids) and the views ``related_spans``
@@ -130,7 +201,7 @@ def add_related(con: duckdb.DuckDBPyConnection, store: Snapshots) -> Known:
                 arg_max_null(merged_into, revision) as gone,
                 arg_max_null({_TRIED}, revision) as tried
             from ({requests.scan_sql()})
-            where request_key in (select request_key from hit)
+            where request_key in (select request_key from hit) and {_as_of(through_unix_ns)}
             group by request_key
         ),
         keys as (
@@ -149,15 +220,18 @@ def add_related(con: duckdb.DuckDBPyConnection, store: Snapshots) -> Known:
     spans = store.snapshot("spans")
     log = store.snapshot("request_log")
     if rows:
-        near = spans.select("start_unix_ns", low - REACH_NS, high + REACH_NS)
+        until = high + REACH_NS if high < LATEST_UNIX_NS else None
+        near = spans.select("start_unix_ns", low - REACH_NS, until)
         con.execute(
             f"create or replace temp table related_spans as select * from ({near.scan_sql()}) "
-            "where trace_id in (select trace_id from related where trace_id is not null)"
+            "where trace_id in (select trace_id from related where trace_id is not null) "
+            f"and {_as_of(through_unix_ns)}"
         )
         con.execute(
             f"create or replace temp table related_log as select * from ({log.scan_sql()}) "
             f"where {LOG_LEG_ID} in "
-            "(select leg_id from related where source = 'request_log')"
+            "(select leg_id from related where source = 'request_log') "
+            f"and {_as_of(through_unix_ns)}"
         )
     else:
         con.execute(

@@ -11,6 +11,7 @@ from typing import Final
 
 import duckdb
 
+from tracekit.analysis._clock_rows import create_nodes
 from tracekit.analysis._duck import normalised_id, one
 from tracekit.analysis.derive import DERIVED, derive, load_legs
 from tracekit.analysis.settle import count_new_legs
@@ -21,6 +22,8 @@ from tracekit.analysis.settled import (
     add_related,
     done_legs,
     may_be_leg,
+    pinned_watermark,
+    recall_clocks,
 )
 from tracekit.lake.schema import TABLES
 from tracekit.lake.store import Snapshot
@@ -73,6 +76,8 @@ class Tail:
         self._con.execute(
             "create or replace table tail.ids (trace_id VARCHAR, log_key VARCHAR, norm_id VARCHAR)"
         )
+        # what the tail's requests say of clocks: one refresh sees too few to know
+        create_nodes(self._con, "tail.clock_nodes")
 
     def refresh(self, pinned: Snapshots, watermark_unix_ns: int) -> bool:
         """Bring the tail up to ``pinned``, whose `requests` is not older than the watermark."""
@@ -81,9 +86,19 @@ class Tail:
         version = pinned.snapshot("requests").version
         if version != self._requests_version:
             self._requests_version = version
-            self.watermark_unix_ns = watermark_unix_ns
+            self.watermark_unix_ns = pinned_watermark(
+                self._con,
+                pinned,
+                watermark_unix_ns=watermark_unix_ns,
+                through_unix_ns=self._through,
+            )
             changed = True
-            done_legs(self._con, pinned, since_unix_ns=watermark_unix_ns)
+            done_legs(
+                self._con,
+                pinned,
+                since_unix_ns=self.watermark_unix_ns,
+                through_unix_ns=self._through,
+            )
         fresh = self._load("spans") + self._load("request_log")
         if changed:
             self._forget_settled()
@@ -163,7 +178,7 @@ class Tail:
                 or ingested_unix_ns < {self.watermark_unix_ns} then 1 end)
             """
         )
-        for table in DERIVED:
+        for table in (*DERIVED, "clock_nodes"):
             con.execute(
                 f"delete from tail.{table} where request_key in (select request_key from gone)"
             )
@@ -210,7 +225,7 @@ class Tail:
                 or l.leg_id in (select leg_id from leg_rows)
             """
         )
-        known = add_related(con, self._pinned)
+        known = add_related(con, self._pinned, through_unix_ns=self._through)
         con.execute("insert into spans by name select * from related_spans")
         con.execute("insert into request_log by name select * from related_log")
         self._revision = max(self._revision + 1, self.watermark_unix_ns + 1)
@@ -218,8 +233,10 @@ class Tail:
             con,
             revision=self._revision,
             known=known,
+            recall=recall_clocks(self._pinned, through_unix_ns=self._through),
+            beside="tail.clock_nodes",
         )
-        for table in DERIVED:
+        for table in (*DERIVED, "clock_nodes"):
             con.execute(
                 f"delete from tail.{table} where request_key in (select request_key from replaced) "
                 f"or request_key in (select request_key from requests)"

@@ -122,17 +122,53 @@ def create_table(table_path: Path, table: str) -> DeltaTable:
     raise SourceError("the table could not be created", where=str(table_path)) from failure
 
 
-def check_columns(handle: DeltaTable, table_path: Path, table: str) -> None:
-    """Refuse a table whose columns are not those of `lake.schema` (another version wrote it)."""
-    found = {f.name: str(f.type) for f in pa.schema(handle.schema().to_arrow())}
-    wanted = {f.name: str(f.type) for f in TABLES[table].schema}
-    if set(found) != set(wanted):
+def check_columns(handle: DeltaTable, table_path: Path, table: str) -> frozenset[str]:
+    """The columns that were added since the table was made, and that it still lacks.
+
+    Refuses a table that differs in anything else from `lake.schema` (another version wrote it).
+    """
+    found = column_names(handle)
+    wanted = frozenset(TABLES[table].column_names)
+    missing = wanted - found
+    if found - wanted or missing - TABLES[table].added_after(1):
         raise SourceError(
             f"the table's columns are not this version's: missing "
-            f"{sorted(set(wanted) - set(found))}, unknown {sorted(set(found) - set(wanted))}",
+            f"{sorted(missing)}, unknown {sorted(found - wanted)}",
             where=str(table_path),
             how="use the tracekit version that wrote the store, or a new store",
         )
+    return missing
+
+
+def column_names(handle: DeltaTable) -> frozenset[str]:
+    """The columns the table has on disk."""
+    return frozenset(field.name for field in handle.schema().fields)
+
+
+def add_columns(table_path: Path, table: str) -> DeltaTable:
+    """Give a table of an older version the columns it lacks; return it open.
+
+    Only the log changes: rows that are there have NULL in them. Other processes may be at it.
+    """
+    failure: DeltaError | None = None
+    for tries in range(_APPEND_TRIES):
+        handle = create_table(table_path, table)
+        missing = check_columns(handle, table_path, table)
+        if not missing:
+            return handle
+        base = handle.version()
+        fields = Schema.from_arrow(TABLES[table].schema).fields
+        try:
+            handle.alter.add_columns(
+                [field for field in fields if field.name in missing],
+                post_commithook_properties=_NO_HOOKS,
+            )
+        except DeltaError as exc:
+            failure = exc
+            _back_off(tries)
+        else:
+            _sync_log(table_path, base)
+    raise SourceError(f"columns could not be added ({failure})", where=str(table_path)) from failure
 
 
 def commit_append(

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from contextlib import closing
 from functools import cache
 from pathlib import Path
@@ -26,6 +27,9 @@ from tracekit.lake.schema import TABLES
 #: Rows a row group holds: DuckDB's vector-friendly size, and small enough that a time filter
 #: inside a 128 MB file skips most of it.
 ROW_GROUP_ROWS: Final = 122_880
+
+# A file of ours, and its generation of columns.
+_OUR_NAME: Final = re.compile(r"\d{20}-[0-9a-f]{32}(?:-g(\d+))?\.parquet$")
 
 # Measured on span tables: levels 2 to 5 cost more CPU and make the files no smaller.
 _ZSTD_LEVEL: Final = 1
@@ -91,6 +95,28 @@ def _writer_options(table: str) -> dict[str, Any]:
     }
 
 
+def _mark(table: str) -> str:
+    """What tells in a file's name which generation of columns it has: nothing for the first."""
+    generation = TABLES[table].generation
+    return "" if generation == 1 else f"-g{generation}"
+
+
+def lacking(table: str, path: Path, on_disk: Set[str]) -> frozenset[str]:
+    """Columns of `lake.schema` that a file lacks; ``on_disk`` are those that the table has."""
+    added = TABLES[table].added_after(1)
+    missing = added - on_disk
+    ours = _OUR_NAME.search(path.name)
+    if ours is not None:
+        return missing | TABLES[table].added_after(int(ours.group(1) or 1))
+    # another writer's (a Spark job that compacts): it had the columns of its day
+    return missing | (added - _columns_in(path)) if missing != added else missing
+
+
+@cache
+def _columns_in(path: Path) -> frozenset[str]:
+    return frozenset(pq.read_schema(path).names)
+
+
 class _Stats:
     """Min, max and NULL count of the stats columns over the batches of one file."""
 
@@ -136,7 +162,7 @@ def write_file(
     holds one row group in memory, not a file. Raises ``OSError`` (a full disk, say); what was
     written by then is removed.
     """
-    relative = f"date={date}/{time.time_ns():020d}-{uuid.uuid4().hex}.parquet"
+    relative = f"date={date}/{time.time_ns():020d}-{uuid.uuid4().hex}{_mark(table)}.parquet"
     target = table_path / relative
     target.parent.mkdir(exist_ok=True)
     stats = _Stats(table)

@@ -202,7 +202,13 @@ def _row_groups(
     for file in files:
         with pq.ParquetFile(file.path) as source:
             for batch in source.iter_batches(_READ_BATCH_ROWS):
-                rows = pa.Table.from_batches([batch]).select(schema.names).cast(schema)
+                rows = pa.Table.from_batches([batch])
+                for name in file.lacks:
+                    if name not in rows.column_names:
+                        rows = rows.append_column(
+                            schema.field(name), pa.nulls(rows.num_rows, schema.field(name).type)
+                        )
+                rows = rows.select(schema.names).cast(schema)
                 if keep_from is not None:
                     rows = rows.filter(pc.greater_equal(rows[keep_from[0]], keep_from[1]))
                 held.append(rows)

@@ -4,6 +4,8 @@ Owns the shape of what is on disk and nothing else. Types are plain (BIGINT, INT
 VARCHAR) so that DuckDB, Spark, ClickHouse and Polars read them alike: times are integer
 nanoseconds (Delta cuts timestamps to microseconds), flags are 0/1, nested values are JSON text.
 Every table is partitioned by ``date`` (UTC day, ``YYYY-MM-DD``).
+
+Columns may be added later, NULL in what is on disk by then: list them in `_ADDED`.
 """
 
 from __future__ import annotations
@@ -32,6 +34,15 @@ class Column:
     doc: str
 
 
+#: table → column → generation of the table's files that brought it; the first is 1. Older files
+#: lack the column and are read as NULL there.
+_ADDED: Final[dict[str, dict[str, int]]] = {
+    "legs": {"clock_offset_ns": 2},
+    "requests": {"clock_uncertainty_ms": 2, "clipped_ms": 2},
+    "phases": {"uncertainty_ms": 2},
+}
+
+
 @dataclass(frozen=True)
 class Table:
     """One table of the lake; ``kind`` is ``raw`` (as received) or ``derived`` (settled)."""
@@ -49,6 +60,15 @@ class Table:
     @property
     def column_names(self) -> tuple[str, ...]:
         return tuple(c.name for c in self.columns)
+
+    @property
+    def generation(self) -> int:
+        """Counts the times columns were added; files carry it in their names."""
+        return max(_ADDED.get(self.name, {}).values(), default=1)
+
+    def added_after(self, generation: int) -> frozenset[str]:
+        """Columns that files of ``generation`` lack."""
+        return frozenset(c for c, since in _ADDED.get(self.name, {}).items() if since > generation)
 
 
 def _columns(text: str) -> tuple[Column, ...]:
@@ -358,6 +378,7 @@ stall_ms DOUBLE [ms] as the source reported it
 kv_hidden_ms DOUBLE [ms] as the source reported it
 note VARCHAR free text
 leg_quarantine VARCHAR why the leg's boundaries must not be trusted, NULL if they may
+clock_offset_ns BIGINT [ns] added to all boundaries to put them on the clock of the outermost leg
 """
         + _BOUNDARY_COLUMNS
         + """
@@ -391,6 +412,8 @@ after_last_token_ms DOUBLE [ms] time between the engine's last token and the cli
 chunk_count BIGINT chunks the client saw
 match_score DOUBLE [1] lowest score of its legs
 engine_version VARCHAR engine version, if sent
+clock_uncertainty_ms DOUBLE [ms] +- of its hosts' clocks; NULL for one clock or no bound
+clipped_ms DOUBLE [ms] cut off: hosts contradict each other's order; NULL for one leg
 """
         + _RECORD
         + """
@@ -417,6 +440,7 @@ provenance VARCHAR measured, reported, inferred
 field VARCHAR field behind the phase's end boundary
 role VARCHAR leg that claimed the interval
 worker VARCHAR worker of that leg
+uncertainty_ms DOUBLE [ms] +- of the clocks that stamped its ends; NULL for one clock or no bound
 date VARCHAR partition: UTC day of the request's start
 """
     ),
@@ -441,6 +465,27 @@ date VARCHAR partition: UTC day of the request's start
     ),
 )
 
+CLOCK_OFFSETS: Final = Table(
+    "clock_offsets",
+    "derived",
+    "What settle passes learned of clocks: one row per pass, pair of hosts and minute or so.",
+    _columns(
+        """
+revision BIGINT [unix ns] settle pass that wrote the row
+domain_a VARCHAR clock: host name, else service name and instance; sorts before domain_b
+domain_b VARCHAR the other clock
+window_start_unix_ns BIGINT [unix ns] first request behind the row
+window_end_unix_ns BIGINT [unix ns] last request behind the row
+low_ns BIGINT [ns] least that must be added to b's times, by causality; NULL if nothing bounds it
+high_ns BIGINT [ns] most that may be added to b's times, by causality; NULL if nothing bounds it
+offset_ns BIGINT [ns] what the pass took for b's times against a's; 0 if nothing contradicts it
+n BIGINT requests behind the row
+violations BIGINT of these, requests that contradict equal clocks
+date VARCHAR partition: UTC day of the window's start
+"""
+    ),
+)
+
 TABLES: Final[dict[str, Table]] = {
     t.name: t
     for t in (
@@ -454,6 +499,7 @@ TABLES: Final[dict[str, Table]] = {
         REQUESTS,
         PHASES_TABLE,
         TOKEN_GAPS,
+        CLOCK_OFFSETS,
     )
 }
 

@@ -16,7 +16,7 @@ import json
 import os
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -32,10 +32,11 @@ from tracekit.errors import SourceError, UsageError
 from tracekit.lake import _commit
 from tracekit.lake._files import (
     fsync_path,
+    lacking,
     stats_columns,
     write_file,
 )
-from tracekit.lake.schema import TABLES
+from tracekit.lake.schema import TABLES, Column
 
 _MARKER: Final = "tracekit-store.json"
 _FORMAT: Final = 1
@@ -63,7 +64,8 @@ class FileInfo:
 
     ``stats`` maps each `_unix_ns` and revision column to its (min, max), both None where the
     column holds only NULLs or the writer kept none; ``nulls`` counts NULLs where known.
-    ``written_unix_ns`` is when the file was made, to the millisecond.
+    ``written_unix_ns`` is when the file was made, to the millisecond. ``lacks`` are columns that
+    were added to the table after it: they read as NULL.
     """
 
     path: str
@@ -73,6 +75,7 @@ class FileInfo:
     stats: dict[str, tuple[Bound, Bound]]
     nulls: dict[str, int] = field(default_factory=dict)
     written_unix_ns: int = 0
+    lacks: frozenset[str] = frozenset()
 
     def may_hold(self, column: str, low: Bound, high: Bound) -> bool:
         """Whether a row with ``low <= column <= high``, or NULL in it, may be in this file."""
@@ -119,12 +122,21 @@ class Snapshot:
         if not self.files:
             nulls = ", ".join(f'NULL::{c.type} AS "{c.name}"' for c in columns)
             return f"SELECT {nulls} LIMIT 0"
-        names = ", ".join(f'"{c.name}"' for c in columns)
-        paths = ", ".join("'" + p.replace("'", "''") + "'" for p in self.paths)
-        return (
-            f"SELECT {names} FROM read_parquet([{paths}], "
-            "hive_partitioning = true, hive_types = {'date': VARCHAR})"
-        )
+        alike: dict[frozenset[str], list[str]] = {}
+        for file in self.files:
+            alike.setdefault(file.lacks, []).append(file.path)
+        return " UNION ALL ".join(_scan(columns, lacks, paths) for lacks, paths in alike.items())
+
+
+def _scan(columns: Sequence[Column], lacks: frozenset[str], paths: Sequence[str]) -> str:
+    names = ", ".join(
+        f'NULL::{c.type} AS "{c.name}"' if c.name in lacks else f'"{c.name}"' for c in columns
+    )
+    listed = ", ".join("'" + p.replace("'", "''") + "'" for p in paths)
+    return (
+        f"SELECT {names} FROM read_parquet([{listed}], "
+        "hive_partitioning = true, hive_types = {'date': VARCHAR})"
+    )
 
 
 class Store:
@@ -134,6 +146,7 @@ class Store:
         """Use `Store.open`, which checks the directory."""
         self.path = path
         self._checked: set[str] = set()
+        self._complete: set[str] = set()
 
     @classmethod
     def open(cls, path: Path | str, *, create: bool = False) -> Store:
@@ -190,7 +203,10 @@ class Store:
         if not parts and txn is None:
             return True
         handle = _commit.create_table(table_path, table)
-        self.check_columns(handle, table)
+        if table not in self._complete:
+            if _commit.check_columns(handle, table_path, table):
+                handle = _commit.add_columns(table_path, table)
+            self._complete.add(table)
         if txn is not None and _commit.has_landed(handle, txn):
             return False
         adds: list[AddAction] = [
@@ -213,7 +229,7 @@ class Store:
         return _snapshot_of(handle, table, table_path)
 
     def check_columns(self, handle: DeltaTable, table: str) -> None:
-        """Raise `SourceError` if the table on disk has other columns than `lake.schema` says."""
+        """Raise `SourceError` if the table has other columns than `lake.schema` ever said."""
         if table not in self._checked:
             _commit.check_columns(handle, self.table_path(table), table)
             self._checked.add(table)
@@ -335,6 +351,7 @@ def _snapshot_of(handle: DeltaTable, table: str, table_path: Path) -> Snapshot:
         return found
 
     columns = stats_columns(table)
+    on_disk = _commit.column_names(handle) if TABLES[table].generation > 1 else frozenset[str]()
     bounds = [list(zip(values(f"min.{c}"), values(f"max.{c}"), strict=True)) for c in columns]
     nulls = [values(f"null_count.{c}") for c in columns]
     files = []
@@ -357,6 +374,7 @@ def _snapshot_of(handle: DeltaTable, table: str, table_path: Path) -> Snapshot:
                 written_unix_ns=int(made_ms or 0) * 1_000_000,
                 stats={c: bounds[k][i] for k, c in enumerate(columns)},
                 nulls={c: int(n) for k, c in enumerate(columns) if (n := nulls[k][i]) is not None},
+                lacks=lacking(table, table_path / str(path), on_disk),
             )
         )
     files.sort(key=lambda f: f.path)

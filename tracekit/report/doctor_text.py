@@ -14,6 +14,9 @@ from tracekit.analysis.probe import Probe
 from tracekit.report import formats
 from tracekit.report.console import make_table
 
+#: Pairs of clocks listed: those moved or clipped most come first.
+_CLOCKS_SHOWN: Final = 12
+
 _SIGNS: Final = {"ok": ("ok", "green"), "note": ("--", "yellow"), "problem": ("!!", "bold red")}
 
 
@@ -36,6 +39,9 @@ def _blocks(
             yield Text()
             yield _services(health)
         yield from _joins(health)
+        if health.clocks:
+            yield Text()
+            yield _clocks(health)
         yield Text()
     if probe is not None:
         remarks.extend(probe.remarks)
@@ -101,6 +107,31 @@ def _joins(health: Health) -> Iterator[Text]:
         f"{formats.count(joins['with_server'])}, by both {formats.count(joins['joined'])}; "
         f"explained {formats.percent(joins['covered_share'])} of all wall time"
     )
+
+
+def _clocks(health: Health) -> RenderableType:
+    table = make_table(
+        "clock",
+        "against",
+        "requests",
+        "moved",
+        "offset",
+        "clipped",
+        "set aside",
+        right=("requests", "moved", "offset", "clipped", "set aside"),
+    )
+    for row in health.clocks[:_CLOCKS_SHOWN]:
+        sure = row["uncertainty_ms"]
+        table.add_row(
+            formats.cut(row["clock"], 30),
+            formats.cut(row["against"], 30),
+            formats.count(row["requests"]),
+            formats.count(row["moved"]),
+            f"{row['offset_ms']:.1f} ± {formats.UNKNOWN if sure is None else f'{sure:.1f}'} ms",
+            formats.count(row["clipped"]),
+            formats.count(row["set_aside"]),
+        )
+    return table
 
 
 def _ports(probe: Probe) -> Text:
