@@ -66,7 +66,7 @@ class CollectConfig:
 
     #: A request settles when its spans have been quiet this long.
     quiet_s: float = 60.0
-    settle_interval_s: float = 5.0
+    settle_interval_s: float = 10.0
 
     #: How long a shutdown may take: requests in flight, the last commit, the pass under way.
     shutdown_s: float = 20.0

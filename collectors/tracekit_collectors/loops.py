@@ -99,7 +99,7 @@ class Settling:
         # Imported here: it pulls in DuckDB, which receiving does not need.
         from tracekit.analysis.settle import Settler
 
-        settler = self._settler or Settler(self._store, quiet_ns=self._quiet_ns)
+        settler = self._settler or Settler(self._store, quiet_ns=self._quiet_ns, stands_back=True)
         # A settler that failed half-way is not used again.
         self._settler = None
         settler.run_pass(time.time_ns())

@@ -18,7 +18,7 @@ from typing import Final
 import duckdb
 import pyarrow as pa
 
-from tracekit.analysis._duck import one
+from tracekit.analysis._duck import defined, one
 from tracekit.analysis.clocks import Aligned, Recall, align
 from tracekit.analysis.gaps import GapSummary, summarize
 from tracekit.analysis.match import Assignment, Group, LegFacts, match, needs_parents
@@ -63,6 +63,7 @@ def derive(
     known: Known = NOTHING_KNOWN,
     recall: Recall | None = None,
     beside: str | None = None,
+    legs_loaded: bool = False,
 ) -> Aligned:
     """Build the four derived tables from ``spans`` and ``request_log`` in ``con``.
 
@@ -70,8 +71,10 @@ def derive(
     which is not yet settled are kept, under their settled key, as a revision of it; keys that
     turn out to be part of another request get a row with ``merged_into``. ``recall`` and
     ``beside`` are what is known of clocks (see `clocks.align`, whose result is returned).
+    ``legs_loaded`` says that ``leg_rows`` are those of ``spans`` and ``request_log`` already.
     """
-    load_legs(con)
+    if not legs_loaded:
+        load_legs(con)
     legs = leg_facts(con)
     assignments, groups, merged = _keep_keys(legs, *_match(con, legs), known)
     _register(con, "leg_request", _assignment_table(assignments))
@@ -87,8 +90,9 @@ def derive(
             name in _SWEEP
             and not one(con, "select count(*) from core_request_points where path = 'sweep'")[0]
         ):
-            # plan the shape, run nothing: nearly all requests have their legs in sequence
-            query = f"select * from ({query}) limit 0"
+            # nearly all requests have their legs in sequence: the shape alone, planned once
+            is_there = defined(con, [f"core_{name}"])
+            query = f"select * from {f'core_{name}' if is_there else f'({query})'} limit 0"
         con.execute(f"create or replace temp table core_{name} as {query}")
     _build_phases(con)
     _build_requests(con, known, merged, revision)
@@ -288,7 +292,10 @@ def _group_table(groups: Iterable[Group]) -> pa.Table:
         "legs_count": pa.int32(),
         "match_score": pa.float64(),
     }
-    return pa.table({f: pa.array([getattr(r, f) for r in rows], t) for f, t in types.items()})
+    columns = zip(*rows, strict=True) if rows else [()] * len(types)
+    return pa.table(
+        {f: pa.array(column, t) for (f, t), column in zip(types.items(), columns, strict=True)}
+    )
 
 
 def _build_legs(con: duckdb.DuckDBPyConnection, revision: int) -> None:

@@ -19,7 +19,7 @@ from tracekit.analysis.derive import DERIVED
 from tracekit.analysis.settled import Pinned
 from tracekit.analysis.tail import Tail
 from tracekit.analysis.window import ALL, Window
-from tracekit.lake.duck import connect
+from tracekit.lake.duck import connect, stand_back
 from tracekit.lake.schema import TABLES
 from tracekit.lake.stamping import WATERMARK_APP
 from tracekit.lake.store import Snapshot, Store, StoreReader
@@ -72,6 +72,7 @@ class Session:
         self._watermark_unix_ns = 0
         self._requests_version: int | None = None
         self._defined: dict[str, int] = {}
+        self._live = False
         self.refresh()
 
     @classmethod
@@ -111,6 +112,9 @@ class Session:
         pinned = Pinned(self._reader, _ORDER)
         changed = self._tail.refresh(pinned, self._watermark_unix_ns)
         self._requests_version = pinned.snapshot("requests").version
+        if self._defined and not self._live:
+            self._live = True
+            stand_back(self.con)
         # binding a view costs more than a small refresh: only views over new files are made anew
         renewed = {t for t in _ORDER if self._defined.get(t) != pinned.snapshot(t).version}
         if not renewed and not changed:

@@ -29,7 +29,7 @@ from tracekit.analysis.settled import (
     may_be_leg,
     recall_clocks,
 )
-from tracekit.lake.duck import connect
+from tracekit.lake.duck import connect, stand_back
 from tracekit.lake.lock import settle_lock
 from tracekit.lake.maintain import maintenance_pass
 from tracekit.lake.schema import TABLES
@@ -69,8 +69,13 @@ class Settler:
         quiet_ns: int = QUIET_NS,
         latest_ns: int = LATEST_NS,
         slack_ns: int = _CLOCK_SLACK_NS,
+        stands_back: bool = False,
     ) -> None:
-        """``slack_ns``: how far behind now the watermark stays at least."""
+        """``slack_ns``: how far behind now the watermark stays at least.
+
+        ``stands_back``: take half of the cores only.
+        """
+        self._stands_back = stands_back
         self._store = store
         self._reader = StoreReader(store)
         self._quiet_ns = quiet_ns
@@ -87,6 +92,8 @@ class Settler:
         con = connect()
         try:
             con.execute("set preserve_insertion_order = false")
+            if self._stands_back:
+                stand_back(con)
             return self._pass(con, now, watermark)
         finally:
             con.close()
@@ -102,7 +109,9 @@ class Settler:
         for chunk in range(chunks):
             _chunk_views(con, chunk, last=chunk == chunks - 1)
             load_legs(con)
-            done_legs(con, self._reader, since_unix_ns=watermark)
+            if chunk:
+                # what this pass has settled so far is settled
+                done_legs(con, self._reader, since_unix_ns=watermark)
             aligned = self._prepare(con)
             if aligned is None:
                 continue
@@ -134,9 +143,16 @@ class Settler:
         if not one(con, "select count(*) from new_legs")[0]:
             return None
         known = add_related(con, self._reader)
-        use_related(con)
-        recall = recall_clocks(self._reader)
-        return derive(con, revision=self._revision, known=known, recall=recall)
+        any_related = bool(one(con, "select count(*) from (from related limit 1)")[0])
+        if any_related:
+            use_related(con)
+        return derive(
+            con,
+            revision=self._revision,
+            known=known,
+            recall=recall_clocks(self._reader),
+            legs_loaded=not any_related,
+        )
 
     def _keep_quiet(self, con: duckdb.DuckDBPyConnection, now: int, ripe_before: int) -> None:
         con.execute(
@@ -204,11 +220,15 @@ def _choose_traces(con: duckdb.DuckDBPyConnection, ripe_before: int) -> int:
     con.execute(
         f"""
         create or replace temp table trace_age as
+        with wanted as (
+            -- traces that hold nothing but what is settled, or no LLM call, need no look
+            select distinct trace_id from (select * from fresh_spans where {may_be_leg()})
+            where {SPAN_LEG_ID} not in (select leg_id from done)
+        )
         select trace_id, min(ingested_unix_ns) as first_ingested, min(start_unix_ns) as first_start
         from fresh_spans
+        where trace_id in (select trace_id from wanted)
         group by trace_id
-        -- traces that hold nothing but what is settled, or no LLM call, need no look
-        having bool_or({may_be_leg()} and {SPAN_LEG_ID} not in (select leg_id from done))
         """
     )
     con.execute(

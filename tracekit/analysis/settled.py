@@ -216,7 +216,14 @@ def add_related(
         """
     )
     rows = con.execute("select leg_id, request_key, revision, tried from related").fetchall()
-    done = con.execute("select leg_id, request_key, revision, tried from done").fetchall()
+    done = con.execute(
+        """
+        select leg_id, request_key, revision, tried from done
+        -- the others are none of this derivation's business, and there may be very many
+        where request_key in (
+            select request_key from done where leg_id in (select leg_id from leg_rows))
+        """
+    ).fetchall()
     spans = store.snapshot("spans")
     log = store.snapshot("request_log")
     if rows:

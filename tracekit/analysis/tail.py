@@ -62,6 +62,8 @@ class Tail:
         """``ingested_through_unix_ns`` pins the raw rows: later ones are left out."""
         self._through = ingested_through_unix_ns
         self._seen: dict[str, frozenset[str]] = {"spans": frozenset(), "request_log": frozenset()}
+        #: whether the last rows that came in met others of their trace
+        self._met = {"spans": False, "request_log": False}
         self._requests_version: int | None = None
         self._pinned: Snapshots
         self._revision = 0
@@ -114,6 +116,7 @@ class Tail:
         unseen = tuple(f for f in snapshot.files if f.path not in self._seen[table])
         self._seen[table] = paths
         con.execute(f"create or replace temp table new_{table} as from tail.{table} limit 0")
+        self._met[table] = False
         if not unseen:
             return 0
         files = Snapshot(table, snapshot.version, unseen)
@@ -136,6 +139,7 @@ class Tail:
             f"create or replace temp table held as select {', '.join(identity)} "
             f"from tail.{table} where {key} in (select {key} from arrived)"
         )
+        self._met[table] = bool(one(con, "select count(*) from held")[0])
         con.execute(
             f"""
             insert into new_{table}
@@ -226,8 +230,12 @@ class Tail:
             """
         )
         known = add_related(con, self._pinned, through_unix_ns=self._through)
-        con.execute("insert into spans by name select * from related_spans")
-        con.execute("insert into request_log by name select * from related_log")
+        any_related = bool(one(con, "select count(*) from (from related limit 1)")[0])
+        # nearly always a trace comes whole: then nothing of it is in the tail yet
+        any_replaced = bool(one(con, "select count(*) from replaced")[0])
+        if any_related:
+            con.execute("insert into spans by name select * from related_spans")
+            con.execute("insert into request_log by name select * from related_log")
         self._revision = max(self._revision + 1, self.watermark_unix_ns + 1)
         derive(
             con,
@@ -235,19 +243,31 @@ class Tail:
             known=known,
             recall=recall_clocks(self._pinned, through_unix_ns=self._through),
             beside="tail.clock_nodes",
+            legs_loaded=not any_related,
         )
         for table in (*DERIVED, "clock_nodes"):
-            con.execute(
-                f"delete from tail.{table} where request_key in (select request_key from replaced) "
-                f"or request_key in (select request_key from requests)"
-            )
+            if any_replaced or any_related:
+                con.execute(
+                    f"delete from tail.{table} where "
+                    "request_key in (select request_key from replaced) "
+                    "or request_key in (select request_key from requests)"
+                )
             con.execute(f"insert into tail.{table} by name select * from {table}")
 
     def _use_rows(self) -> None:
         """``spans`` and ``request_log``: the raw rows of what was touched, read once."""
+        (older,) = one(
+            self._con,
+            "select count(*) from touched where trace_id not in (select trace_id from new_spans)",
+        )
+        whole = not self._met["spans"] and not older
         self._con.execute(
-            "create or replace temp table spans as select * from tail.spans "
-            "where trace_id in (select trace_id from touched)"
+            "create or replace temp table spans as "
+            + (
+                "from new_spans"
+                if whole
+                else "from tail.spans where trace_id in (select trace_id from touched)"
+            )
         )
         self._con.execute(
             "create or replace temp table request_log as select * from tail.request_log "

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+import os
+
 import duckdb
+
+
+def stand_back(con: duckdb.DuckDBPyConnection) -> None:
+    """Take half of the cores, for work that goes on beside the writers all day.
+
+    Small statements on many threads mostly wait for each other.
+    """
+    con.execute(f"set threads = {max((os.cpu_count() or 2) // 2, 1)}")
 
 
 def connect() -> duckdb.DuckDBPyConnection:
