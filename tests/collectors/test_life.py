@@ -177,7 +177,8 @@ class _Settler:
     fail_next: ClassVar[bool] = False
     made: ClassVar[int] = 0
 
-    def __init__(self, store: Store, *, quiet_ns: int) -> None:
+    def __init__(self, store: Store, *, quiet_ns: int, stands_back: bool) -> None:
+        assert stands_back, "a receiver leaves cores to its senders and readers"
         type(self).made += 1
         assert quiet_ns == 12_000_000_000
 

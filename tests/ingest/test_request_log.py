@@ -841,3 +841,18 @@ def test_the_recorded_edge_cases() -> None:
     assert found["edge-0025"]["output_tokens"] == 24
     (baseline,) = recorded(DATA / "vllm" / "baseline.requests.jsonl.gz")
     assert baseline.table.num_rows == 48
+
+
+def test_chunk_offsets_count_from_the_sending_and_ttft_from_the_intended_start() -> None:
+    rows = (
+        b'{"request_id": "a", "start_unix_ns": 1795990002000000000,'
+        b' "intended_start_unix_ns": 1795990000000000000, "chunk_offsets_ms": [300, 400]}\n'
+        b'{"request_id": "b", "start_unix_ns": 1795990002000000000, "client_wait_ms": 500,'
+        b' "chunk_offsets_ms": [300, 400]}\n'
+        b'{"request_id": "c", "start_unix_ns": 1795990002000000000,'
+        b' "chunk_offsets_ms": [300, 400]}\n'
+    )
+    batches = list(read_request_log("log.jsonl", io.BytesIO(rows), now_unix_ns=NOW))
+    table = pa.concat_tables([b.table for b in batches])
+    assert table["ttft_ms"].to_pylist() == [2300.0, 800.0, 300.0]
+    assert table["e2e_ms"].to_pylist() == [2400.0, 900.0, 400.0]

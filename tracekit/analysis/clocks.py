@@ -46,7 +46,7 @@ def align(
     rows = con.sql(f"select *, true as own from clock_nodes{more}").to_arrow_table()
     own = pc.filter(rows["at_ns"], rows["own"])
     if not len(own):
-        _replace(con, "request_clocks", _NO_CLOCKS)
+        _replace(con, "request_clocks", _NO_CLOCKS.empty_table())
         return Aligned()
     cells = gather_cells(rows)
     times = pc.min_max(own).as_py()
@@ -68,7 +68,7 @@ _BESIDE: Final = (
 
 _NO_CLOCKS: Final = pa.schema(
     [("request_key", pa.string()), *((name, pa.int64()) for name in WIDTHS)]
-).empty_table()
+)
 
 
 def _replace(con: duckdb.DuckDBPyConnection, name: str, rows: pa.Table) -> None:

@@ -41,6 +41,7 @@ class Support:
     pressure: Sequence[Row]
     cached_share: float | None
     gaps_known: bool
+    facts: Mapping[tuple[str, str], Row]
 
     def waits_last(self, rules: Rules) -> bool:
         """Whether waiting is the rule and service is normal, for the model with most arrivals."""
@@ -86,7 +87,35 @@ def support(con: duckdb.DuckDBPyConnection, attribution: Attribution) -> Support
         pressure=pressure.to_pylist(),
         cached_share=cached_share,
         gaps_known=2 * gaps >= n > 0,
+        facts={(r["phase"], r["cause"]): r for r in _facts(con)},
     )
+
+
+def _facts(con: duckdb.DuckDBPyConnection) -> list[Row]:
+    """Medians of what the cause tests looked at, per phase and cause."""
+    rows: list[Row] = (
+        con.sql(
+            """
+            select c.phase, c.cause, median(d.usual) as usual, median(d.recent) as recent,
+                median(d.peak) as peak, median(e.arrivals) as arrivals,
+                median(e.peer_arrivals) as peer_arrivals, median(e.busy) as busy,
+                median(e.peer_busy) as peer_busy, median(e.full_share) as full_share,
+                median(e.kv_usage) as kv_usage, median(e.slots_share) as slots_share,
+                median(e.clock_share) as clock_share, median(e.transfer_share) as transfer_share,
+                median(l.missed_tokens) as missed_tokens, median(e.slow_share) as slow_share,
+                sum(e.preemptions) as preemptions,
+                count(case when e.preemptions > 0 then 1 end) as preempted,
+                max(e.worker_preemptions) as worker_preemptions
+            from causes as c join cause_evidence as e on c.suspect_id = e.suspect_id
+            left join demand as d on c.suspect_id = d.suspect_id
+            left join cache_losses as l on c.request_key = l.request_key
+            group by c.phase, c.cause
+            """
+        )
+        .to_arrow_table()
+        .to_pylist()
+    )
+    return rows
 
 
 def lines(
@@ -130,6 +159,9 @@ def _cause_lines(row: Row, words: FindingWords, support: Support) -> Iterator[st
             yield f"these requests have {format_tokens(words.output_tokens)} output tokens (median)"
         return
     total = row["total_excess_ms"]
+    facts = support.facts.get((words.phase, words.cause))
+    if facts is not None:
+        yield from _tested(words.cause, facts)
     if words.cause == "prefill_interference":
         usual = support.usual_overlap.get(words.phase, 0.0)
         yield (
@@ -156,7 +188,7 @@ def _cause_lines(row: Row, words: FindingWords, support: Support) -> Iterator[st
             f"{format_ms(row['cause_ms'])} of {format_ms(total)} lost in KV transfer are waiting, "
             "not wire time"
         )
-    elif words.phase == "queue" and support.pressure:
+    elif words.phase == "queue" and words.cause == "unknown" and support.pressure:
         p = support.pressure[0]
         service = p["service_ratio"]
         at = "" if service is None else f"; service takes {service:.2f} times the expected"
@@ -171,12 +203,63 @@ def _cause_lines(row: Row, words: FindingWords, support: Support) -> Iterator[st
         )
 
 
+def _tested(cause: str, f: Row) -> Iterator[str]:
+    """What the test for one cause saw, at the median over its requests."""
+    if cause in ("arrival_burst", "capacity") and f["recent"] is not None:
+        peak = f", {f['peak']:.0f} in the busiest" if cause == "arrival_burst" else ""
+        yield (
+            f"{f['recent']:.1f} requests came in per slice of time before that{peak}; "
+            f"{f['usual']:.1f} are usual"
+        )
+    elif cause == "router_imbalance" and f["arrivals"] is not None:
+        yield (
+            f"the worker got {f['arrivals']:.0f} requests where a peer got "
+            f"{f['peer_arrivals']:.0f}; {f['busy']:.1f} were in service on it, "
+            f"{f['peer_busy']:.1f} on the least loaded peer"
+        )
+    elif cause == "kv_capacity":
+        if f["full_share"] is not None:
+            yield (
+                f"the KV cache was {format_share(f['kv_usage'] or 0.0)} full on average and at its "
+                f"limit in {format_share(f['full_share'])} of the samples; "
+                f"{f['worker_preemptions'] or 0:.0f} preemptions"
+            )
+        else:
+            yield (
+                f"only {format_share(f['slots_share'] or 0.0)} of the slots that this worker can "
+                "fill were in use, and never more context in service (no metrics of the KV cache "
+                "itself)"
+            )
+    elif cause == "cache_miss" and f["missed_tokens"] is not None:
+        yield (
+            f"{format_tokens(f['missed_tokens'])} prompt tokens of each had been computed on the "
+            "same worker before, and were computed again"
+        )
+    elif cause == "gpu_throttled" and f["clock_share"] is not None:
+        yield f"its clock ran at {format_share(f['clock_share'])} of what such GPUs reach"
+    elif cause == "kv_transfer_bandwidth" and f["transfer_share"] is not None:
+        yield f"transfers ran at {format_share(f['transfer_share'])} of their usual bandwidth"
+    elif cause == "preemption":
+        if f["preempted"]:
+            yield (
+                f"{f['preempted']:,} of these requests were preempted, "
+                f"{f['preemptions']:,.0f} preemptions in all"
+            )
+        elif f["worker_preemptions"]:
+            yield f"their worker preempted {f['worker_preemptions']:.0f} requests meanwhile"
+    elif cause == "slow_worker" and f["slow_share"] is not None:
+        yield (
+            f"at equal shape and load the worker took {format_share(f['slow_share'])} longer than "
+            "its peers in the same stretch of time"
+        )
+
+
 def _expectation_line(words: FindingWords, support: Support) -> str:
     n, error = support.errors.get(words.phase, (0.0, 0.0))
     if words.phase in WAITS and not support.from_baseline:
         return (
-            f"expected = the wait when nothing waits (the 5th percentile of {n:,.0f} requests of "
-            "this traffic)"
+            f"expected = the wait when nothing waits (the shortest of {n:,.0f} requests of this "
+            "traffic)"
         )
     where = "the baseline window" if support.from_baseline else "this traffic"
     what = "median" if support.from_baseline else f"{support.tau * 100:.0f}th percentile"

@@ -31,11 +31,9 @@ VERSION: Final = 1
 TAU_LIVE: Final = 0.25
 TAU_BASELINE: Final = 0.5
 
-#: Waits have no cost of their own: what counts is how short they are when nothing waits. A low
-#: quantile of the traffic itself would call a queue ordinary as soon as most requests queue.
+#: Waits have no cost of their own: what counts is how short they are when nothing waits. Any
+#: quantile of the traffic itself would call a queue ordinary as soon as enough requests queue.
 WAITS: Final = frozenset({"client_wait", "queue"})
-_WAIT_TAU: Final = 0.05
-_WAIT_SPREAD_TAU: Final = 0.1
 
 #: Rows a fit needs; below, it borrows from its model, then from everything, then there is none.
 MIN_ROWS: Final = 30
@@ -215,11 +213,9 @@ def _shaped_scale(
     return float(reach / 3 * b1 * wide), min((wide - 1) / 3, _SCALE_MAX)
 
 
-def _fit_wait(values: Floats, weights: Floats, level: str) -> PhaseFit:
-    """The wait when nothing waits, and how far the next shortest waits are from it."""
-    shortest = _weighted_quantile(values, weights, _WAIT_TAU)
-    spread = _weighted_quantile(values, weights, _WAIT_SPREAD_TAU) - shortest
-    return PhaseFit((shortest,), spread, 0.0, len(values), level, 0.0)
+def _fit_wait(values: Floats, level: str) -> PhaseFit:
+    """The wait when nothing waits. How much waits vary is no measure of them: it is the queue."""
+    return PhaseFit((float(values.min()),), 0.0, 0.0, len(values), level, 0.0)
 
 
 def _error(off: Floats, values: Floats, weights: Floats) -> float:
@@ -344,7 +340,7 @@ def _fit_cell(
             features, values, weights = _rows_of(sample, phase, pool, per_byte)
             if len(values) >= MIN_ROWS:
                 if phase in WAITS and tau != TAU_BASELINE:
-                    fits[phase] = _fit_wait(values, weights, level)
+                    fits[phase] = _fit_wait(values, level)
                 else:
                     fits[phase] = fit_phase(features, values, tau=tau, weights=weights, level=level)
                 break

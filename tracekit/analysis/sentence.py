@@ -99,6 +99,16 @@ def action_for(words: FindingWords) -> str:
             f"take {words.worker or 'that worker'} out of rotation and compare its clocks, "
             "neighbours and version with its peers"
         )
+    if words.cause == "gpu_throttled":
+        return (
+            f"look at power cap, temperature and clock reasons of the GPU of "
+            f"{words.worker or 'that worker'}"
+        )
+    if words.cause == "router_imbalance":
+        return (
+            f"look at why the router prefers {words.worker or 'one worker'} (session affinity, a "
+            "sticky hash, stale load figures): other workers had room"
+        )
     if words.cause == "fixed_overhead" and words.metric == "tpot":
         return (
             "compare a smaller model, speculative decoding or another provider's token rate: "
@@ -133,8 +143,24 @@ _ACTIONS: Final[dict[str, str]] = {
         "smooth the bursts (a rate limit or a queue in the gateway) or keep free slots for them"
     ),
     "capacity": (
-        "lower the load per worker, or raise the limit of running requests "
-        "(vLLM --max-num-seqs) if the KV cache has room"
+        "lower the load per worker (more workers, or a limit in the gateway), or raise the limit "
+        "of running requests (vLLM --max-num-seqs) if the KV cache has room"
+    ),
+    "kv_capacity": (
+        "give the KV cache more room (vLLM --gpu-memory-utilization, a smaller --max-model-len, KV "
+        "in 8 bits) or cap what a request may hold; more slots would not help"
+    ),
+    "cache_miss": (
+        "find out what emptied or bypassed the prefix cache (a restart, evictions, another worker, "
+        "a changed system prompt): these prefixes had been computed before"
+    ),
+    "kv_transfer_bandwidth": (
+        "compare the link's measured bandwidth with its rating (transport fallback to TCP, a "
+        "shared or wrong NIC, block size), and move fewer bytes until it is mended"
+    ),
+    "double_prefill": (
+        "check that the proxy hands the KV parameters on (kv_transfer_params) and that the decode "
+        "server can reach the prefill server: as it is, nothing is disaggregated"
     ),
     "preemption": (
         "give the KV cache more room or lower --max-num-seqs, so that nothing is preempted"
@@ -197,6 +223,13 @@ def cause_phrase(words: FindingWords) -> str:
         )
     if words.cause == "slow_worker":
         return f"because worker {words.worker or '(unnamed)'} is slower than its peers"
+    if words.cause == "gpu_throttled":
+        return f"because the GPU of worker {words.worker or '(unnamed)'} held its clock back"
+    if words.cause == "router_imbalance":
+        return (
+            f"because the router sent far more to worker {words.worker or '(unnamed)'} than to "
+            "others that had room"
+        )
     if words.phase == "queue" and words.cause == "unknown" and words.waits_last:
         return (
             "because requests wait most of the time (too few slots or too little KV memory: the "
@@ -210,7 +243,13 @@ _CAUSES: Final[dict[str, str]] = {
     "network": "because of the way between client and server",
     "frontend_stall": "because the front end itself was slow, not the engine's step",
     "arrival_burst": "because they came in bursts",
-    "capacity": "because requests wait for a slot most of the time while service is normal",
+    "capacity": "because more requests came in than usual, for longer than a burst lasts",
+    "kv_capacity": "because the KV cache was full: they waited for memory, not for a slot",
+    "cache_miss": "because prefixes that had been computed before were not found in the cache",
+    "kv_transfer_bandwidth": "because bytes moved slowly: it is the bandwidth, not a wait",
+    "double_prefill": (
+        "because the decode server computed the prompt once more: the KV cache did not come over"
+    ),
     "preemption": "because they were preempted and computed again",
     "kv_transfer_wait": "because the hand-off was waiting, not because bytes were slow",
 }

@@ -46,7 +46,7 @@ def collect(
     quiet_s: Annotated[
         float, typer.Option(help="A request settles when its spans were quiet this long.")
     ] = 60.0,
-    settle_interval_s: Annotated[float, typer.Option(help="Time between settling passes.")] = 5.0,
+    settle_interval_s: Annotated[float, typer.Option(help="Time between settling passes.")] = 10.0,
     flush_interval_s: Annotated[float, typer.Option(help="Longest wait for a commit.")] = 1.0,
     flush_rows: Annotated[int, typer.Option(help="Commit sooner when so many rows wait.")] = 10_000,
     max_body_bytes: Annotated[

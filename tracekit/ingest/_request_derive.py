@@ -49,6 +49,7 @@ def from_chunks(values: Values, bad: Bad) -> None:
 
     Offsets that count from 1970 are made to count from the row's start. TTFT is the first chunk
     that holds a token: ``first_content`` if empty chunks came before it, else ``first_chunk``.
+    Offsets count from the sending, TTFT and total from the intended start.
     """
     for i, offsets in enumerate(values["chunk_offsets"]):
         tokens: list[int] | None = values["chunk_tokens"][i]
@@ -77,10 +78,18 @@ def from_chunks(values: Values, bad: Bad) -> None:
             values["streaming"][i] = 1
         first = next((k for k, count in enumerate(tokens) if count), 0) if tokens else 0
         if values["ttft_ms"][i] is None and offsets[first] > 0:
-            values["ttft_ms"][i] = offsets[first] / 1e3
+            values["ttft_ms"][i] = _waited_ms(values, i) + offsets[first] / 1e3
             values["ttft_kind"][i] = "first_content" if first else "first_chunk"
         if values["e2e_ms"][i] is None and offsets[-1] > 0:
-            values["e2e_ms"][i] = offsets[-1] / 1e3
+            values["e2e_ms"][i] = _waited_ms(values, i) + offsets[-1] / 1e3
+
+
+def _waited_ms(values: Values, i: int) -> float:
+    """[ms] from the intended start to the sending; 0 if the row tells neither."""
+    start, intended = values["start_unix_ns"][i], values["intended_start_unix_ns"][i]
+    if start is not None and intended is not None:
+        return float(max(start - intended, 0)) / 1e6
+    return float(max(values["client_wait_ms"][i] or 0.0, 0.0))
 
 
 def total_ms(values: Values, i: int) -> float | None:

@@ -10,9 +10,12 @@ import duckdb
 def stand_back(con: duckdb.DuckDBPyConnection) -> None:
     """Take half of the cores, for work that goes on beside the writers all day.
 
-    Small statements on many threads mostly wait for each other.
+    Small statements on many threads mostly wait for each other. A locked connection keeps what it
+    has.
     """
-    con.execute(f"set threads = {max((os.cpu_count() or 2) // 2, 1)}")
+    ((locked,),) = con.execute("select current_setting('lock_configuration')").fetchall()
+    if not locked:
+        con.execute(f"set threads = {max((os.cpu_count() or 2) // 2, 1)}")
 
 
 def connect() -> duckdb.DuckDBPyConnection:
