@@ -71,7 +71,7 @@ def test_no_times(text: str) -> None:
 )
 def test_times_that_unix_ns_cannot_hold(text: str) -> None:
     for parse in (parse_range, parse_time_ns):
-        with pytest.raises(UsageError, match="out of range|too long"):
+        with pytest.raises(UsageError, match=r"out of range|too long"):
             parse(text, now_unix_ns=NOW)
 
 
