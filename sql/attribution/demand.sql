@@ -22,8 +22,10 @@ with rolling as (
 ),
 
 usual as (
+    -- stretches in which nothing came say nothing of how much is usual
     select model, percentile_cont(0.3) within group (order by arrivals) as usual
     from rolling
+    where arrivals > 0
     group by model
 ),
 

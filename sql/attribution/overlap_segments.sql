@@ -2,12 +2,19 @@
 -- Both kinds of interval are cut into bins and joined on (worker, bin): linear, where the plain
 -- range join grows with the square of a worker's requests. A pair counts in its first shared bin.
 -- grain: one row per suspect interval and overlapping prefill.
--- inputs: suspect_intervals, worker_prefills, bins, overlap_rules
+-- inputs: suspect_intervals, worker_prefills, bins, overlap_rules, attribution_rules
 -- suspect_id: the row of suspect_requests
 -- culprit_key: request_key of the request that was prefilling
 -- start_unix_ns: [unix ns] start of the overlap
 -- end_unix_ns: [unix ns] end of the overlap
-with binned_prefills as (
+-- A queue moves on under ordinary prefills: only those far longer than usual are held against it.
+with usual as (
+    select percentile_cont(0.5) within group (
+            order by cast(end_unix_ns - start_unix_ns as double)) as usual_ns
+    from worker_prefills
+),
+
+binned_prefills as (
     select
         p.request_key as request_key,
         p.worker as worker,
@@ -26,6 +33,7 @@ binned_suspects as (
     select
         i.suspect_id as suspect_id,
         i.request_key as request_key,
+        i.phase as phase,
         i.worker as worker,
         i.start_unix_ns as start_unix_ns,
         i.end_unix_ns as end_unix_ns,
@@ -46,7 +54,11 @@ select
     case when s.end_unix_ns < p.end_unix_ns then s.end_unix_ns else p.end_unix_ns end as end_unix_ns
 from binned_suspects as s
 join binned_prefills as p on s.worker = p.worker and s.bin = p.bin
+cross join usual as u
+cross join attribution_rules as r
 where p.start_unix_ns < s.end_unix_ns
+    and (s.phase <> 'queue'
+        or cast(p.end_unix_ns - p.start_unix_ns as double) >= r.long_factor * u.usual_ns)
     and p.end_unix_ns > s.start_unix_ns
     and p.request_key <> s.request_key
     and s.bin = case when s.first_bin > p.first_bin then s.first_bin else p.first_bin end

@@ -10,7 +10,11 @@
 -- start_unix_ns: [unix ns] start of the interval
 -- end_unix_ns: [unix ns] end of the interval
 -- is_stall: 1 if the interval is a stall, 0 if it is the whole phase
-with spans as (
+with asked as (
+    select distinct phase from suspect_requests where is_control = 0
+),
+
+spans as (
     select
         s.suspect_id as suspect_id,
         s.request_key as request_key,
@@ -21,6 +25,7 @@ with spans as (
         p.end_unix_ns as end_unix_ns
     from suspect_requests as s
     join stall_phases as p on s.request_key = p.request_key and s.phase = p.phase
+    join asked as a on s.phase = a.phase
     where p.worker is not null and p.phase in ('frontend', 'queue', 'prefill', 'decode')
 ),
 

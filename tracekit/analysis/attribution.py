@@ -134,12 +134,12 @@ def define_attribution(
         "outstanding",
         outstanding(con, rules, baseline=reference if baseline is not None else None),
     )
+    put(con, "prompt_kinds", prompt_kinds(con, rules))
     put(con, "suspect_requests", causes.suspect_requests(con))
     _define_all(con, "stall_phases", "worker_prefills")
     rules_row, bins = causes.overlap_bins(con)
     put(con, "overlap_rules", rules_row)
     put(con, "bins", bins)
-    put(con, "prompt_kinds", prompt_kinds(con, rules))
     _define_all(con, "overlap_segments", "long_culprits")
     add_long_culprits(con, rules)
     _define_all(con, "standing", "standing")

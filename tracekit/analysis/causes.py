@@ -26,7 +26,7 @@ SUSPECT_PHASES: Final = (
 )
 
 #: At most this many (request, phase) pairs are searched for culprits, and so many controls.
-SUSPECTS_MAX: Final = 50_000
+SUSPECTS_MAX: Final = 20_000
 CONTROLS_MAX: Final = 4_000
 
 _BIN_NS: Final = 10_000_000_000
@@ -39,7 +39,7 @@ def suspect_requests(con: duckdb.DuckDBPyConnection) -> pa.Table:
     """Pairs (request, phase) to explain, and ordinary requests of the same phases as controls.
 
     Columns ``suspect_id``, ``request_key``, ``phase``, ``is_control`` 0/1, ``actual_ms``,
-    ``excess_ms`` and ``expected_ms`` [ms] (``excess_ms`` NULL for controls). Beyond 50,000 the
+    ``excess_ms`` and ``expected_ms`` [ms] (``excess_ms`` NULL for controls). Beyond 20,000 the
     suspects are a sample by hash of the key.
     """
     phases = ", ".join(f"'{p}'" for p in SUSPECT_PHASES)
@@ -47,7 +47,11 @@ def suspect_requests(con: duckdb.DuckDBPyConnection) -> pa.Table:
         f"""
         select request_key, phase, 0::bigint as is_control, max(actual_ms) as actual_ms,
             max(excess_ms) as excess_ms, max(expected_ms) as expected_ms
-        from winners where candidate = 'attributed' and phase in ({phases})
+        from winners
+        where candidate = 'attributed' and phase in ({phases})
+            -- those that do not stand out may yet, by prompts of another kind than usual
+            and (slow_id in (select slow_id from outstanding)
+                or (select long_ms from prompt_kinds) is not null)
         group by request_key, phase
         order by hash(request_key), phase limit {SUSPECTS_MAX}
         """

@@ -57,8 +57,9 @@ def time_slices(
 ) -> tuple[pa.Table, pa.Table]:
     """(one row ``bin_ns``, rows ``bin_unix_ns``): slices from the first arrival to the last end."""
     ((first, last),) = con.sql(
-        "select min(start_unix_ns), max(end_unix_ns) from window_requests "
-        "where has_clock = 1 and quarantine_reason is null"
+        "select min(arrival_unix_ns), "
+        "max(arrival_unix_ns + cast(ceil(coalesce(e2e_ms, 0.0) * 1e6) as bigint)) "
+        "from request_facts where completed + censored > 0"
     ).fetchall()
     span = 0 if first is None or last is None else max(last - first, 0)
     bin_ns = max(min(span // _LOAD_SLICES, _LOAD_MAX_NS), span // _SLICES_MAX, at_least_ns)

@@ -16,9 +16,8 @@ sqrt(k).
 
 from __future__ import annotations
 
-from collections import Counter
 from math import exp, lgamma, log, log1p
-from typing import Final
+from typing import Any, Final
 
 import duckdb
 import numpy as np
@@ -90,6 +89,7 @@ def outstanding(
         texts = {
             k: np.asarray(rows[k].to_pylist(), dtype=object) for k in ("metric", "phase", "worker")
         }
+        _, codes = np.unique(texts["worker"].astype(str), return_inverse=True)
         # all losses together first: what goes wrong in several phases is seen sooner so
         groups = [np.ones(len(ids), dtype=bool)]
         for metric, phase in sorted(set(zip(texts["metric"], texts["phase"], strict=True))):
@@ -99,7 +99,7 @@ def outstanding(
                 left = np.flatnonzero(group & (reason == ""))
                 if not len(left):
                     break
-                of = {k: texts[k][left] for k in ("phase", "worker")}
+                of = {k: texts[k][left] for k in ("phase", "worker")} | {"code": codes[left]}
                 inside = traffic.gathered(why, at[left], of, rules)
                 reason[left[inside]] = why
         far = numpy_column(rows["far"]).astype(np.float64)
@@ -205,11 +205,9 @@ class _Traffic:
         }
         return cls(at.astype(np.int64), names)
 
-    def gathered(
-        self, why: str, at: Ints, of: dict[str, npt.NDArray[np.object_]], rules: Rules
-    ) -> Bools:
+    def gathered(self, why: str, at: Ints, of: dict[str, npt.NDArray[Any]], rules: Rules) -> Bools:
         """Which losses lie in places of one kind where losses gather."""
-        weights = _weights(at, of["worker"])
+        weights = _weights(at, of["code"])
         out = np.zeros(len(at), dtype=bool)
         places = self._windows(at) if why == "time" else self._workers(of)
         # stretches of time overlap: there are hardly more independent ones than parts
@@ -232,7 +230,7 @@ class _Traffic:
             out |= places[best[1]][0]
         return out
 
-    def _workers(self, of: dict[str, npt.NDArray[np.object_]]) -> list[tuple[Bools, float]]:
+    def _workers(self, of: dict[str, npt.NDArray[Any]]) -> list[tuple[Bools, float]]:
         """Workers, each in its role, with their share of the requests."""
         decodes = np.isin(of["phase"], ("decode", "kv_transfer"))
         out = []
@@ -259,14 +257,13 @@ class _Traffic:
         return out
 
 
-def _weights(at: Ints, worker: npt.NDArray[np.object_]) -> Floats:
+def _weights(at: Ints, worker: Ints) -> Floats:
     """What each loss counts: those within two seconds on one worker sqrt(k) together."""
-    keys = [
-        (t // _CLUSTER_NS, w) if t >= 0 else i
-        for i, (t, w) in enumerate(zip(at, worker, strict=True))
-    ]
-    count = Counter(keys)
-    return np.array([count[key] ** -0.5 for key in keys])
+    # without a clock every loss counts by itself
+    when = np.where(at >= 0, at // _CLUSTER_NS, -1 - np.arange(len(at)))
+    keys = np.stack([when, np.where(at >= 0, worker, -1)], axis=1)
+    _, group, count = np.unique(keys, axis=0, return_inverse=True, return_counts=True)
+    return np.asarray(count[group.reshape(-1)] ** -0.5)
 
 
 def _chance(weights: Floats, inside: Bools, share: float, rules: Rules) -> float:

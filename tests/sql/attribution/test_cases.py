@@ -157,6 +157,7 @@ def test_binned_overlaps_equal_the_plain_range_join(
         }
         for i, (t, d, w) in enumerate(suspects)
     ]
+    put(con, "attribution_rules", Rules().to_arrow())
     put(con, "suspect_intervals", pa.Table.from_pylist(rows))
     # the first two are the suspects' own prefills: nobody stalls itself
     culprits: list[dict[str, Any]] = [
@@ -204,6 +205,7 @@ def test_no_interval_is_too_long_for_the_bins() -> None:
         "is_stall": 0,
     }
     long |= {"start_unix_ns": start, "end_unix_ns": start + 3 * day}
+    put(con, "attribution_rules", Rules().to_arrow())
     put(con, "suspect_intervals", pa.Table.from_pylist([long]))
     ends = start + np.arange(1, 60) * (day // 20)
     prefills = pa.table(
