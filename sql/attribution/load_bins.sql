@@ -2,7 +2,7 @@
 -- Counts are means over the slice, exact: an interval that covers half a slice counts a half. The
 -- running sums (`total_`) make the mean over any stretch of slices a difference of two rows.
 -- grain: one row per worker and slice of time.
--- inputs: phases, request_costs, load_rules, time_bins
+-- inputs: phases, request_facts, load_rules, time_bins
 -- worker: worker, or the model where no worker is known
 -- bin_unix_ns: [unix ns] start of the slice
 -- waiting: [1] requests in its queue
@@ -10,14 +10,12 @@
 -- decoding: [1] requests that it decoded
 -- moving: [1] requests whose KV cache was on its way to it
 -- arrived: requests that came to it in the slice
--- served: [1] work done: requests in service, each counting expected / actual
 -- kv_tokens: [tokens] context of the requests in service
 -- total_waiting: [1] sum of `waiting` over the slices up to and with this one
 -- total_prefilling: [1] as total_waiting
 -- total_decoding: [1] as total_waiting
 -- total_moving: [1] as total_waiting
 -- total_arrived: requests that came to it up to and with this slice
--- total_served: [1] as total_waiting
 -- total_kv_tokens: [tokens] as total_waiting
 with intervals as (
     select
@@ -32,30 +30,23 @@ with intervals as (
         cast(case when p.phase in ('queue', 'kv_transfer') then 1
             when p.phase = 'prefill' and coalesce(c.queue_ms, 0.0) <= 0.0 then 1
             else 0 end as double) as arrived,
-        case
-            when p.phase = 'prefill' and c.prefill_ms > c.prefill_expected_ms
-                then c.prefill_expected_ms / nullif(c.prefill_ms, 0.0)
-            when p.phase = 'decode' and c.decode_ms > c.decode_expected_ms
-                then c.decode_expected_ms / nullif(c.decode_ms, 0.0)
-            when p.phase in ('prefill', 'decode') then 1.0
-            else 0.0
-        end as served,
         case when p.phase = 'prefill' then coalesce(c.input_tokens, 0.0)
             when p.phase = 'decode' then coalesce(c.input_tokens, 0.0) + coalesce(c.steps, 0.0) / 2.0
             else 0.0 end as kv_tokens
     from phases as p
-    join request_costs as c on p.request_key = c.request_key
+    join request_facts as c on p.request_key = c.request_key
     where p.phase in ('queue', 'prefill', 'decode', 'kv_transfer')
         and p.end_unix_ns > p.start_unix_ns
+        and c.quarantine_reason is null and c.superseded_attempt = 0
 ),
 
 edges as (
     select worker, start_unix_ns as at_unix_ns, waiting, prefilling, decoding, moving, arrived,
-        served, kv_tokens
+        kv_tokens
     from intervals
     union all
     select worker, end_unix_ns as at_unix_ns, -waiting as waiting, -prefilling as prefilling,
-        -decoding as decoding, -moving as moving, 0.0 * arrived as arrived, -served as served, -kv_tokens as kv_tokens
+        -decoding as decoding, -moving as moving, 0.0 * arrived as arrived, -kv_tokens as kv_tokens
     from intervals
 ),
 
@@ -71,7 +62,6 @@ placed as (
         e.decoding as decoding,
         e.moving as moving,
         e.arrived as arrived,
-        e.served as served,
         e.kv_tokens as kv_tokens
     from edges as e
     cross join load_rules as r
@@ -86,13 +76,11 @@ changes as (
         sum(decoding) as decoding,
         sum(moving) as moving,
         sum(arrived) as arrived,
-        sum(served) as served,
         sum(kv_tokens) as kv_tokens,
         sum(waiting * share) as waiting_part,
         sum(prefilling * share) as prefilling_part,
         sum(decoding * share) as decoding_part,
         sum(moving * share) as moving_part,
-        sum(served * share) as served_part,
         sum(kv_tokens * share) as kv_tokens_part
     from placed
     group by worker, bin_unix_ns
@@ -111,13 +99,11 @@ dense as (
         coalesce(c.decoding, 0.0) as decoding,
         coalesce(c.moving, 0.0) as moving,
         coalesce(c.arrived, 0.0) as arrived,
-        coalesce(c.served, 0.0) as served,
         coalesce(c.kv_tokens, 0.0) as kv_tokens,
         coalesce(c.waiting_part, 0.0) as waiting_part,
         coalesce(c.prefilling_part, 0.0) as prefilling_part,
         coalesce(c.decoding_part, 0.0) as decoding_part,
         coalesce(c.moving_part, 0.0) as moving_part,
-        coalesce(c.served_part, 0.0) as served_part,
         coalesce(c.kv_tokens_part, 0.0) as kv_tokens_part
     from workers as w
     cross join time_bins as b
@@ -134,7 +120,6 @@ levels as (
         sum(decoding) over w - decoding + decoding_part as decoding,
         sum(moving) over w - moving + moving_part as moving,
         arrived,
-        sum(served) over w - served + served_part as served,
         sum(kv_tokens) over w - kv_tokens + kv_tokens_part as kv_tokens
     from dense
     window w as (
@@ -151,14 +136,12 @@ select
     decoding,
     moving,
     arrived,
-    served,
     kv_tokens,
     sum(waiting) over w as total_waiting,
     sum(prefilling) over w as total_prefilling,
     sum(decoding) over w as total_decoding,
     sum(moving) over w as total_moving,
     sum(arrived) over w as total_arrived,
-    sum(served) over w as total_served,
     sum(kv_tokens) over w as total_kv_tokens
 from levels
 window w as (

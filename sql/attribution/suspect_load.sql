@@ -17,7 +17,6 @@
 -- prefilling: [1] requests that it prefilled
 -- decoding: [1] requests that it decoded
 -- moving: [1] requests whose KV cache was on its way to it
--- served: [1] work done: requests in service, each counting expected / actual
 -- kv_tokens: [tokens] context of the requests in service
 with stretches as (
     select
@@ -87,7 +86,6 @@ select
     (b.total_prefilling - coalesce(a.total_prefilling, 0.0)) / nullif(z.slices, 0.0) as prefilling,
     (b.total_decoding - coalesce(a.total_decoding, 0.0)) / nullif(z.slices, 0.0) as decoding,
     (b.total_moving - coalesce(a.total_moving, 0.0)) / nullif(z.slices, 0.0) as moving,
-    (b.total_served - coalesce(a.total_served, 0.0)) / nullif(z.slices, 0.0) as served,
     (b.total_kv_tokens - coalesce(a.total_kv_tokens, 0.0)) / nullif(z.slices, 0.0) as kv_tokens
 from sized as z
 join load_bins as b on z.worker = b.worker and b.bin_unix_ns = z.last_bin

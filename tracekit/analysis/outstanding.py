@@ -260,10 +260,10 @@ class _Traffic:
 def _weights(at: Ints, worker: Ints) -> Floats:
     """What each loss counts: those within two seconds on one worker sqrt(k) together."""
     # without a clock every loss counts by itself
-    when = np.where(at >= 0, at // _CLUSTER_NS, -1 - np.arange(len(at)))
-    keys = np.stack([when, np.where(at >= 0, worker, -1)], axis=1)
-    _, group, count = np.unique(keys, axis=0, return_inverse=True, return_counts=True)
-    return np.asarray(count[group.reshape(-1)] ** -0.5)
+    each = at // _CLUSTER_NS * (int(worker.max(initial=0)) + 1) + worker
+    keys = np.where(at >= 0, each, -1 - np.arange(len(at)))
+    _, group, count = np.unique(keys, return_inverse=True, return_counts=True)
+    return np.asarray(count[group] ** -0.5)
 
 
 def _chance(weights: Floats, inside: Bools, share: float, rules: Rules) -> float:
