@@ -35,9 +35,12 @@ with intervals as (
             else 0.0 end as kv_tokens
     from phases as p
     join request_facts as c on p.request_key = c.request_key
+    cross join load_rules as r
     where p.phase in ('queue', 'prefill', 'decode', 'kv_transfer')
         and p.end_unix_ns > p.start_unix_ns
         and c.quarantine_reason is null and c.superseded_attempt = 0
+        -- of very many requests a sample, each counting for several (see `load_rules`)
+        and (r.step = 1 or c.arrival_unix_ns % nullif(r.step, 0) = 0)
 ),
 
 edges as (
@@ -57,12 +60,12 @@ placed as (
         e.at_unix_ns - e.at_unix_ns % nullif(r.bin_ns, 0) as bin_unix_ns,
         1.0 - cast(e.at_unix_ns % nullif(r.bin_ns, 0) as double) / nullif(cast(r.bin_ns as double), 0.0)
             as share,
-        e.waiting as waiting,
-        e.prefilling as prefilling,
-        e.decoding as decoding,
-        e.moving as moving,
-        e.arrived as arrived,
-        e.kv_tokens as kv_tokens
+        e.waiting * cast(r.step as double) as waiting,
+        e.prefilling * cast(r.step as double) as prefilling,
+        e.decoding * cast(r.step as double) as decoding,
+        e.moving * cast(r.step as double) as moving,
+        e.arrived * cast(r.step as double) as arrived,
+        e.kv_tokens * cast(r.step as double) as kv_tokens
     from edges as e
     cross join load_rules as r
 ),

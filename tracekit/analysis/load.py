@@ -27,6 +27,9 @@ _SECOND_NS: Final = 1_000_000_000
 #: Slices of load: a 1500th of the window, a minute at most unless the window is very long.
 _LOAD_SLICES: Final = 1_500
 _SLICES_MAX: Final = 20_000
+#: Requests that load is counted from.
+_LOAD_ROWS: Final = 250_000
+_STEPS: Final = (1, 3, 7, 11, 13, 17, 23, 31, 43, 61, 89, 127, 181, 257, 367, 521, 743, 1_049)
 _LOAD_MIN_NS: Final = _SECOND_NS // 4
 _LOAD_MAX_NS: Final = 60 * _SECOND_NS
 #: Slices of scraped metrics are at least as long as the usual scrape interval.
@@ -55,15 +58,20 @@ _ERROR_MIN: Final = 0.02
 def time_slices(
     con: duckdb.DuckDBPyConnection, *, at_least_ns: int = _LOAD_MIN_NS
 ) -> tuple[pa.Table, pa.Table]:
-    """(one row ``bin_ns``, rows ``bin_unix_ns``): slices from the first arrival to the last end."""
-    ((first, last),) = con.sql(
-        "select min(arrival_unix_ns), "
+    """(one row ``bin_ns, step``, rows ``bin_unix_ns``): slices from the first arrival to the end.
+
+    ``step``: one request in so many is counted. A prime, so that rounded times do not matter.
+    """
+    ((rows, first, last),) = con.sql(
+        "select count(*), min(arrival_unix_ns), "
         "max(arrival_unix_ns + cast(ceil(coalesce(e2e_ms, 0.0) * 1e6) as bigint)) "
         "from request_facts where completed + censored > 0"
     ).fetchall()
     span = 0 if first is None or last is None else max(last - first, 0)
     bin_ns = max(min(span // _LOAD_SLICES, _LOAD_MAX_NS), span // _SLICES_MAX, at_least_ns)
-    return _rules(bin_ns), _times(first, last, bin_ns)
+    wanted = -(-int(rows) // _LOAD_ROWS)
+    step = next((p for p in _STEPS if p >= wanted), _STEPS[-1])
+    return arrow_table({"bin_ns": [bin_ns], "step": [step]}), _times(first, last, bin_ns)
 
 
 def pressure_slices(con: duckdb.DuckDBPyConnection) -> tuple[pa.Table, pa.Table]:
@@ -77,10 +85,6 @@ def arrival_times(con: duckdb.DuckDBPyConnection, bin_ns: int) -> pa.Table:
         "select min(arrival_unix_ns), max(arrival_unix_ns) from request_facts"
     ).fetchall()
     return _times(first, last, bin_ns)
-
-
-def _rules(bin_ns: int) -> pa.Table:
-    return arrow_table({"bin_ns": [bin_ns]})
 
 
 def _times(first: int | None, last: int | None, bin_ns: int) -> pa.Table:

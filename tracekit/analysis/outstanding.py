@@ -47,9 +47,14 @@ _GAP_SHARE: Final = 0.3
 _HEAP_ROWS: Final = 5
 _HEAP_SHARE: Final = 0.02
 
+#: More losses than this are not counted exactly.
+_EXACT_MAX: Final = 2_000
+
 Bools = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+#: Cell of each loss; places (first cell, cell after the last, share of the requests); tests made.
+_Cells = tuple[Ints, list[tuple[int, int, float]], int]
 
 
 def outstanding(
@@ -207,54 +212,55 @@ class _Traffic:
 
     def gathered(self, why: str, at: Ints, of: dict[str, npt.NDArray[Any]], rules: Rules) -> Bools:
         """Which losses lie in places of one kind where losses gather."""
+        cell, places, tests = self._parts(at) if why == "time" else self._workers(of)
         weights = _weights(at, of["code"])
-        out = np.zeros(len(at), dtype=bool)
-        places = self._windows(at) if why == "time" else self._workers(of)
-        # stretches of time overlap: there are hardly more independent ones than parts
-        tests = _PARTS if why == "time" else len(places)
-        held = np.zeros(len(places), dtype=bool)
-        while not held.all():
+        total = np.bincount(cell, weights, minlength=1 + max((b for _, b, _ in places), default=0))
+        n = float(total.sum())
+        found = np.zeros(len(total), dtype=bool)
+        while True:
             # what was found leaves: a second burst is looked for in the rest of the time
-            best: tuple[float, int] | None = None
-            for i, (inside, share) in enumerate(places):
-                p = (
-                    1.0
-                    if held[i]
-                    else _chance(np.where(out, 0.0, weights), inside, share, rules) * tests
-                )
-                if p < rules.chance and (best is None or p < best[0]):
-                    best = p, i
-            if best is None:
-                break
-            held[best[1]] = True
-            out |= places[best[1]][0]
-        return out
+            left = np.where(found, 0.0, total)
+            n = float(left.sum())
+            chances = [
+                _chance(int(n), int(left[low:high].sum()), share, rules)
+                for low, high, share in places
+            ]
+            best = int(np.argmin(chances)) if chances else -1
+            if best < 0 or chances[best] * tests >= rules.chance:
+                return np.asarray(found[cell])
+            low, high, _ = places[best]
+            found[low:high] = True
 
-    def _workers(self, of: dict[str, npt.NDArray[Any]]) -> list[tuple[Bools, float]]:
-        """Workers, each in its role, with their share of the requests."""
+    def _workers(self, of: dict[str, npt.NDArray[Any]]) -> _Cells:
+        """Workers, each in its role: cell of each loss (0 is none), cells, how many there are."""
         decodes = np.isin(of["phase"], ("decode", "kv_transfer"))
-        out = []
+        cell = np.zeros(len(decodes), dtype=np.int64)
+        places: list[tuple[int, int, float]] = []
         for key, here in (("worker", decodes), ("prefill_worker", ~decodes)):
             names = self._names[key]
             found = sorted(set(names))
-            if len(found) > 1:
-                out += [((of["worker"] == n) & here, float((names == n).mean())) for n in found]
-        return out
+            for name in found if len(found) > 1 else ():
+                at = len(places) + 1
+                cell[(of["worker"] == name) & here] = at
+                places.append((at, at + 1, float((names == name).mean())))
+        return cell, places, len(places)
 
-    def _windows(self, at: Ints) -> list[tuple[Bools, float]]:
+    def _parts(self, at: Ints) -> _Cells:
+        """Stretches of time: cell of each loss (0 is none), ranges of cells, independent ones."""
         known = self._at[self._at >= 0]
         if len(known) < _PARTS:
-            return []
-        low, high = int(known.min()), int(known.max()) + 1
-        edges = np.linspace(low, high, _PARTS + 1)
+            return np.zeros(len(at), dtype=np.int64), [], 0
+        edges = np.linspace(int(known.min()), int(known.max()) + 1, _PARTS + 1)
         count = np.searchsorted(np.sort(known), edges)
-        out = []
-        for i in range(_PARTS):
-            for j in range(i + 1, _PARTS + 1):
-                share = float(count[j] - count[i]) / len(known)
-                if j - i < _PARTS and share < 1:
-                    out.append(((at >= edges[i]) & (at < edges[j]), share))
-        return out
+        cell = np.clip(np.searchsorted(edges, at, side="right"), 0, _PARTS)
+        places = [
+            (i + 1, j + 1, float(count[j] - count[i]) / len(known))
+            for i in range(_PARTS)
+            for j in range(i + 1, _PARTS + 1)
+            if j - i < _PARTS
+        ]
+        # stretches overlap: there are hardly more independent ones than parts
+        return cell, places, _PARTS
 
 
 def _weights(at: Ints, worker: Ints) -> Floats:
@@ -266,9 +272,8 @@ def _weights(at: Ints, worker: Ints) -> Floats:
     return np.asarray(count[group] ** -0.5)
 
 
-def _chance(weights: Floats, inside: Bools, share: float, rules: Rules) -> float:
-    """How likely so many losses fall into a place of this share; 1 if they are not much denser."""
-    n, k = int(weights.sum()), int(weights[inside].sum())
+def _chance(n: int, k: int, share: float, rules: Rules) -> float:
+    """How likely k of n losses fall into a place of this share; 1 if they are not much denser."""
     if not 0 < share < 1 or k <= n * share:
         return 1.0
     outside = (n - k + 0.5) / (1 - share)
@@ -278,7 +283,10 @@ def _chance(weights: Floats, inside: Bools, share: float, rules: Rules) -> float
 
 
 def _binomial_tail(n: int, k: int, p: float) -> float:
-    """P(X >= k) of a binomial."""
+    """P(X >= k) of a binomial; for many, Chernoff's bound of it."""
+    if n > _EXACT_MAX and 0 < p < k / n < 1:
+        q = k / n
+        return exp(-n * (q * log(q / p) + (1 - q) * log((1 - q) / (1 - p))))
     terms = (
         lgamma(n + 1) - lgamma(i + 1) - lgamma(n - i + 1) + i * log(p) + (n - i) * log1p(-p)
         for i in range(k, n + 1)
