@@ -27,7 +27,7 @@
 -- kv_share: [1] context in service as a share of the most it was seen to hold
 -- full_share: [1] share of the samples that found its KV cache full
 -- kv_usage: [1] mean usage of its KV cache
--- worker_preemptions: preemptions on the worker meanwhile
+-- worker_preemptions: preemptions on the worker meanwhile, NULL where no sample told
 -- transfer_share: [1] speed of its KV transfers as a share of the usual
 -- clock_share: [1] GPU clock as a share of what such GPUs reach
 -- throttled_share: [1] share of the clock samples that were throttled

@@ -50,8 +50,6 @@ with tested as (
         coalesce(e.worker_preemptions, 0.0) as worker_preemptions,
         coalesce(e.preemptions, 0) as preemptions,
         e.transfer_share as transfer_share,
-        e.kv_share as kv_share,
-        e.full_share as full_share,
         e.step_wait_ms as step_wait_ms,
         e.frozen_ms as frozen_ms
     from cause_evidence as e

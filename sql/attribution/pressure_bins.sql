@@ -6,6 +6,7 @@
 -- total_kv_samples: samples of KV usage up to and with this slice
 -- total_full: those of them that found the KV cache full
 -- total_kv_usage: [1] sum of their usage
+-- total_preemption_samples: samples that told preemptions up to and with this slice
 -- total_preemptions: preemptions up to and with this slice
 -- total_transfer_s: [s] time in KV transfers up to and with this slice
 -- total_transfer_bytes: [bytes] moved up to and with this slice
@@ -19,6 +20,8 @@ with seen as (
         sum(cast(case when s.kv_usage is not null then 1 else 0 end as double)) as kv_samples,
         sum(cast(case when s.kv_usage >= p.full_kv then 1 else 0 end as double)) as full_samples,
         sum(coalesce(s.kv_usage, 0.0)) as kv_usage,
+        sum(cast(case when s.preemptions is not null then 1 else 0 end as double))
+            as preemption_samples,
         sum(coalesce(s.preemptions, 0.0)) as preemptions,
         sum(coalesce(s.transfer_s, 0.0)) as transfer_s,
         sum(coalesce(s.transfer_bytes, 0.0)) as transfer_bytes,
@@ -42,6 +45,7 @@ dense as (
         coalesce(s.kv_samples, 0.0) as kv_samples,
         coalesce(s.full_samples, 0.0) as full_samples,
         coalesce(s.kv_usage, 0.0) as kv_usage,
+        coalesce(s.preemption_samples, 0.0) as preemption_samples,
         coalesce(s.preemptions, 0.0) as preemptions,
         coalesce(s.transfer_s, 0.0) as transfer_s,
         coalesce(s.transfer_bytes, 0.0) as transfer_bytes,
@@ -59,6 +63,7 @@ select
     sum(kv_samples) over w as total_kv_samples,
     sum(full_samples) over w as total_full,
     sum(kv_usage) over w as total_kv_usage,
+    sum(preemption_samples) over w as total_preemption_samples,
     sum(preemptions) over w as total_preemptions,
     sum(transfer_s) over w as total_transfer_s,
     sum(transfer_bytes) over w as total_transfer_bytes,

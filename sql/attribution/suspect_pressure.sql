@@ -4,7 +4,7 @@
 -- suspect_id: the row of suspect_requests
 -- full_share: [1] share of the samples that found the KV cache full, NULL without samples
 -- kv_usage: [1] mean usage of the KV cache, NULL without samples
--- preemptions: preemptions on the worker
+-- preemptions: preemptions on the worker, NULL where no sample told
 -- transfer_share: [1] transfer speed as a share of the worker's usual one, NULL if none was seen
 -- clock_share: [1] GPU clock as a share of what such GPUs reach, NULL without samples
 -- throttled_share: [1] share of those samples that were throttled
@@ -25,6 +25,8 @@ sums as (
         b.total_kv_samples - coalesce(a.total_kv_samples, 0.0) as kv_samples,
         b.total_full - coalesce(a.total_full, 0.0) as full_samples,
         b.total_kv_usage - coalesce(a.total_kv_usage, 0.0) as kv_usage,
+        b.total_preemption_samples - coalesce(a.total_preemption_samples, 0.0)
+            as preemption_samples,
         b.total_preemptions - coalesce(a.total_preemptions, 0.0) as preemptions,
         b.total_transfer_s - coalesce(a.total_transfer_s, 0.0) as transfer_s,
         b.total_transfer_bytes - coalesce(a.total_transfer_bytes, 0.0) as transfer_bytes,
@@ -40,7 +42,7 @@ select
     s.suspect_id as suspect_id,
     s.full_samples / nullif(s.kv_samples, 0.0) as full_share,
     s.kv_usage / nullif(s.kv_samples, 0.0) as kv_usage,
-    s.preemptions as preemptions,
+    case when s.preemption_samples > 0 then s.preemptions end as preemptions,
     case when s.transfer_s > 0 then s.transfer_bytes / nullif(s.transfer_s, 0.0)
         / nullif(u.transfer_bps, 0.0) end as transfer_share,
     s.clock_hz / nullif(s.clock_samples, 0.0) / nullif(u.top_clock_hz, 0.0) as clock_share,

@@ -219,10 +219,11 @@ def _tested(cause: str, f: Row) -> Iterator[str]:
         )
     elif cause == "kv_capacity":
         if f["full_share"] is not None:
+            known = f["worker_preemptions"] is not None
+            preempted = f"; up to {f['worker_preemptions']:.0f} preemptions" if known else ""
             yield (
                 f"the KV cache was {format_share(f['kv_usage'] or 0.0)} full on average and at its "
-                f"limit in {format_share(f['full_share'])} of the samples; "
-                f"{f['worker_preemptions'] or 0:.0f} preemptions"
+                f"limit in {format_share(f['full_share'])} of the samples{preempted}"
             )
         else:
             yield (

@@ -71,7 +71,8 @@ def outstanding(
         f"""
         select w.slow_id, w.metric, w.phase, w.excess_ms, w.expected_total_ms,
             w.excess_ms / case w.phase {units} end as far,
-            f.e2e_ms - w.excess_ms as rest_ms, s.arrival_unix_ns as at,
+            -- where the whole is not known, the metric's own value stands for it
+            coalesce(f.e2e_ms, s.value_ms) - w.excess_ms as rest_ms, s.arrival_unix_ns as at,
             case when w.phase in ('decode', 'kv_transfer') then coalesce(s.worker, '')
                 else coalesce(s.prefill_worker, s.worker, '') end as worker
         from winners as w
@@ -215,7 +216,6 @@ class _Traffic:
         cell, places, tests = self._parts(at) if why == "time" else self._workers(of)
         weights = _weights(at, of["code"])
         total = np.bincount(cell, weights, minlength=1 + max((b for _, b, _ in places), default=0))
-        n = float(total.sum())
         found = np.zeros(len(total), dtype=bool)
         while True:
             # what was found leaves: a second burst is looked for in the rest of the time
