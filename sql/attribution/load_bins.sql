@@ -2,7 +2,7 @@
 -- Counts are means over the slice, exact: an interval that covers half a slice counts a half. The
 -- running sums (`total_`) make the mean over any stretch of slices a difference of two rows.
 -- grain: one row per worker and slice of time.
--- inputs: phases, request_facts, load_rules, time_bins
+-- inputs: stall_phases, request_facts, load_rules, time_bins
 -- worker: worker, or the model where no worker is known
 -- bin_unix_ns: [unix ns] start of the slice
 -- waiting: [1] requests in its queue
@@ -33,14 +33,9 @@ with intervals as (
         case when p.phase = 'prefill' then coalesce(c.input_tokens, 0.0)
             when p.phase = 'decode' then coalesce(c.input_tokens, 0.0) + coalesce(c.steps, 0.0) / 2.0
             else 0.0 end as kv_tokens
-    from phases as p
+    from stall_phases as p
     join request_facts as c on p.request_key = c.request_key
-    cross join load_rules as r
-    where p.phase in ('queue', 'prefill', 'decode', 'kv_transfer')
-        and p.end_unix_ns > p.start_unix_ns
-        and c.quarantine_reason is null and c.superseded_attempt = 0
-        -- of very many requests a sample, each counting for several (see `load_rules`)
-        and (r.step = 1 or c.arrival_unix_ns % nullif(r.step, 0) = 0)
+    where p.is_counted = 1
 ),
 
 edges as (

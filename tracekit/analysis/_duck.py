@@ -6,12 +6,22 @@ from collections.abc import Sequence
 from typing import Any
 
 import duckdb
+import pyarrow as pa
 
 
 def one(con: duckdb.DuckDBPyConnection, query: str) -> tuple[Any, ...]:
     """The only row of ``query`` (fetched whole: an open result would block the connection)."""
     rows = con.execute(query).fetchall()
     return rows[0]
+
+
+def put(con: duckdb.DuckDBPyConnection, name: str, rows: pa.Table) -> None:
+    """Make `rows` the temporary table `name`."""
+    con.register("_incoming", rows)
+    try:
+        con.execute(f"create or replace temp table {name} as select * from _incoming")
+    finally:
+        con.unregister("_incoming")
 
 
 def defined(con: duckdb.DuckDBPyConnection, names: Sequence[str]) -> bool:

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Final
 
 import duckdb
-import pyarrow as pa
 
 from tracekit.analysis import causes, load, sqlfiles
+from tracekit.analysis._duck import put
 from tracekit.analysis.cache import cache_due
 from tracekit.analysis.confidence import winner_confidence
 from tracekit.analysis.fit import CostModel, fit_cost_model
@@ -136,6 +136,7 @@ def define_attribution(
     )
     put(con, "prompt_kinds", prompt_kinds(con, rules))
     put(con, "suspect_requests", causes.suspect_requests(con))
+    _define_load(con)
     _define_all(con, "stall_phases", "worker_prefills")
     rules_row, bins = causes.overlap_bins(con)
     put(con, "overlap_rules", rules_row)
@@ -144,7 +145,6 @@ def define_attribution(
     add_long_culprits(con, rules)
     _define_all(con, "standing", "standing")
     put(con, "winner_confidence", winner_confidence(con, model, rules))
-    _define_load(con)
     _define_all(con, "load_bins", "demand")
     _define_samples(con)
     _define_all(con, "pressure_usual", "coincidences")
@@ -189,15 +189,6 @@ def _spare_checkpoints(con: duckdb.DuckDBPyConnection) -> None:
     ((locked,),) = con.sql("select current_setting('lock_configuration')").fetchall()
     if not locked:
         con.execute("set checkpoint_threshold = '1TB'")
-
-
-def put(con: duckdb.DuckDBPyConnection, name: str, rows: pa.Table) -> None:
-    """Make `rows` the temporary table `name`."""
-    con.register("_incoming", rows)
-    try:
-        con.execute(f"create or replace temp table {name} as select * from _incoming")
-    finally:
-        con.unregister("_incoming")
 
 
 def _define(con: duckdb.DuckDBPyConnection, name: str) -> None:

@@ -14,7 +14,10 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 import polars as pl
+import pyarrow as pa
 
+from tracekit.analysis._arrow import arrow_table
+from tracekit.analysis._duck import put
 from tracekit.analysis.derive import DERIVED
 from tracekit.analysis.settled import Pinned
 from tracekit.analysis.tail import Tail
@@ -29,6 +32,7 @@ _SPAN_IDENTITY: Final = (
     "trace_id, span_id, service_name, service_instance_id, process_id, process_rank"
 )
 _RAW_PLAIN: Final = ("gpu_samples", "metric_samples", "log_records", "quarantine")
+_REVISIONS: Final = pa.schema([("revision", pa.int64())])
 _ORDER: Final = (
     "requests",
     "legs",
@@ -72,6 +76,7 @@ class Session:
         self._watermark_unix_ns = 0
         self._requests_version: int | None = None
         self._defined: dict[str, int] = {}
+        self._revisions: dict[str, frozenset[int]] = {}
         self._live = False
         self.refresh()
 
@@ -245,18 +250,54 @@ class Session:
             "select * from settled_requests union all "
             f"select * from tail.requests as r where merged_into is null{through}",
         )
+        if self._through is None:
+            self._define_revisions(requests)
+            # A pass commits all its rows of `requests` at once, after the other tables: where its
+            # revision is, they are whole. Cheaper than asking for every row's request.
+            current = """
+                d.revision in (select revision from settled_revisions)
+                and not exists (select 1 from superseded as s
+                    where s.request_key = d.request_key and s.revision = d.revision)
+                and not exists (select 1 from tail.requests as t
+                    where t.request_key = d.request_key)
+                """
+        else:
+            # the moment may lie within a pass: some of its requests are seen, some are not
+            current = """
+                exists (select 1 from settled_requests as r
+                    where r.request_key = d.request_key and r.revision = d.revision)
+                """
         for name in ("legs", "phases", "token_gaps"):
             self._view(
                 name,
                 f"""
                 select d.* from ({snapshots.snapshot(name).scan_sql()}) as d
-                where exists (select 1 from settled_requests as r
-                    where r.request_key = d.request_key and r.revision = d.revision)
+                where {current}
                 union all
                 select * from tail.{name} where request_key in (
                     select request_key from requests)
                 """,
             )
+
+    def _define_revisions(self, requests: Snapshot) -> None:
+        """``settled_revisions``: every revision that `requests` holds.
+
+        A file of one pass tells it in its statistics; a compacted one is read once.
+        """
+        known: dict[str, frozenset[int]] = {}
+        for file in requests.files:
+            low, high = file.stats.get("revision", (None, None))
+            if file.path in self._revisions:
+                known[file.path] = self._revisions[file.path]
+            elif low is not None and low == high:
+                known[file.path] = frozenset((int(low),))
+            else:
+                one = Snapshot("requests", requests.version, (file,))
+                rows = self.con.execute(f"select distinct revision from ({one.scan_sql()})")
+                known[file.path] = frozenset(int(r) for (r,) in rows.fetchall())
+        self._revisions = known
+        values = sorted(frozenset[int]().union(*known.values()))
+        put(self.con, "settled_revisions", arrow_table({"revision": values}, _REVISIONS))
 
     def _define_window(self) -> None:
         conditions = ["true"]
