@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from tracekit.analysis import sqlfiles
-from tracekit.analysis.attribution import put
+from tracekit.analysis._duck import put
 from tracekit.analysis.rules import Rules
 from tracekit.lake.duck import connect
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from tracekit.analysis import confidence
-from tracekit.analysis.attribution import put
+from tracekit.analysis._duck import put
 from tracekit.analysis.confidence import draws_for, winner_confidence
 from tracekit.analysis.fit import PHASES, RESIDUAL_CAP, Cell, CostModel
 from tracekit.analysis.rules import Rules

@@ -13,7 +13,7 @@ from scipy.optimize import linprog
 from tests.analysis import factory
 from tests.analysis.factory import Traffic
 from tracekit.analysis import sqlfiles
-from tracekit.analysis.attribution import put
+from tracekit.analysis._duck import put
 from tracekit.analysis.cache import cache_due
 from tracekit.analysis.fit import (
     COST_MODEL_SCHEMA,

@@ -22,7 +22,8 @@ from hypothesis import strategies as st
 
 from tests.analysis import factory
 from tracekit.analysis import causes, sqlfiles
-from tracekit.analysis.attribution import define_attribution, put
+from tracekit.analysis._duck import put
+from tracekit.analysis.attribution import define_attribution
 from tracekit.analysis.rules import Rules
 from tracekit.analysis.slo import Slo
 
