@@ -1,4 +1,4 @@
--- The intervals that the causes need, read from `phases` once: every prefill long enough to
+-- The intervals that the causes need, taken out of `phases`: every prefill long enough to
 -- stall somebody, the phases of suspects and controls, and those that load is counted from.
 -- grain: one row per request and phase interval.
 -- inputs: phases, suspect_requests, request_facts, load_rules, attribution_rules
