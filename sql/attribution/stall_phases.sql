@@ -14,67 +14,69 @@ with wanted as (
     select count(*) as suspects from suspect_requests where is_control = 0
 ),
 
-counted as (
-    select c.request_key as request_key
-    from request_facts as c
-    cross join load_rules as r
-    where c.quarantine_reason is null and c.superseded_attempt = 0
-        -- of very many requests a sample, each counting for several (see `load_rules`)
-        and (r.step = 1 or c.arrival_unix_ns % nullif(r.step, 0) = 0)
-),
-
-counted_phases as (
-    select 'queue' as phase
-    union all
-    select 'prefill' as phase
-    union all
-    select 'decode' as phase
-    union all
-    select 'kv_transfer' as phase
-),
-
-needed as (
-    select request_key, phase, max(is_suspect) as is_suspect, max(is_counted) as is_counted
+-- one row a request: what is wanted of it (a second join over all phases would cost seconds)
+marked as (
+    select
+        request_key,
+        max(is_counted) as is_counted,
+        max(case when phase = 'frontend' then 1 else 0 end) as frontend,
+        max(case when phase = 'queue' then 1 else 0 end) as queue,
+        max(case when phase = 'prefill' then 1 else 0 end) as prefill,
+        max(case when phase = 'queue_or_prefill' then 1 else 0 end) as queue_or_prefill,
+        max(case when phase = 'kv_transfer' then 1 else 0 end) as kv_transfer,
+        max(case when phase = 'decode' then 1 else 0 end) as decode
     from (
-        select request_key, phase, 1 as is_suspect, 0 as is_counted
+        select request_key, phase, 0 as is_counted
         from suspect_requests
         union all
-        select c.request_key as request_key, f.phase as phase, 0 as is_suspect, 1 as is_counted
-        from counted as c
-        cross join counted_phases as f
+        select c.request_key as request_key, null as phase, 1 as is_counted
+        from request_facts as c
+        cross join load_rules as r
+        where c.quarantine_reason is null and c.superseded_attempt = 0
+            -- of very many requests a sample, each counting for several (see `load_rules`)
+            and (r.step = 1 or c.arrival_unix_ns % nullif(r.step, 0) = 0)
     ) as u
-    group by request_key, phase
+    group by request_key
+),
+
+asked as (
+    select
+        p.request_key as request_key,
+        p.phase as phase,
+        p.worker as worker,
+        p.start_unix_ns as start_unix_ns,
+        p.end_unix_ns as end_unix_ns,
+        p.duration_ms as duration_ms,
+        coalesce(case p.phase
+            when 'frontend' then m.frontend
+            when 'queue' then m.queue
+            when 'prefill' then m.prefill
+            when 'queue_or_prefill' then m.queue_or_prefill
+            when 'kv_transfer' then m.kv_transfer
+            when 'decode' then m.decode
+        end, 0) as is_suspect,
+        case when p.phase in ('queue', 'prefill', 'kv_transfer', 'decode')
+            then coalesce(m.is_counted, 0) else 0 end as is_counted,
+        case when p.phase = 'prefill' and p.worker is not null
+                and p.duration_ms >= a.min_prefill_ms and w.suspects > 0
+            then 1 else 0 end as may_stall
+    from phases as p
+    cross join wanted as w
+    cross join attribution_rules as a
+    left join marked as m on p.request_key = m.request_key
+    where p.phase in (
+            'frontend', 'queue', 'prefill', 'queue_or_prefill', 'kv_transfer', 'decode')
+        and p.end_unix_ns > p.start_unix_ns
 )
 
--- the many that nobody asked for are dropped by the join here; below by phase and length
 select
-    p.request_key as request_key,
-    p.phase as phase,
-    p.worker as worker,
-    p.start_unix_ns as start_unix_ns,
-    p.end_unix_ns as end_unix_ns,
-    p.duration_ms as duration_ms,
-    n.is_suspect as is_suspect,
-    n.is_counted as is_counted
-from phases as p
-join needed as n on p.request_key = n.request_key and p.phase = n.phase
-where p.phase in ('frontend', 'queue', 'queue_or_prefill', 'kv_transfer', 'decode')
-    and p.end_unix_ns > p.start_unix_ns
-union all
-select
-    p.request_key as request_key,
-    p.phase as phase,
-    p.worker as worker,
-    p.start_unix_ns as start_unix_ns,
-    p.end_unix_ns as end_unix_ns,
-    p.duration_ms as duration_ms,
-    coalesce(n.is_suspect, 0) as is_suspect,
-    coalesce(n.is_counted, 0) as is_counted
-from phases as p
-cross join wanted as w
-cross join attribution_rules as a
-left join needed as n on p.request_key = n.request_key and p.phase = n.phase
-where p.phase = 'prefill'
-    and p.end_unix_ns > p.start_unix_ns
-    and (n.request_key is not null
-        or (w.suspects > 0 and p.worker is not null and p.duration_ms >= a.min_prefill_ms))
+    request_key,
+    phase,
+    worker,
+    start_unix_ns,
+    end_unix_ns,
+    duration_ms,
+    is_suspect,
+    is_counted
+from asked
+where is_suspect + is_counted + may_stall > 0

@@ -137,7 +137,8 @@ def _half_a_body(stack: ExitStack, ready: dict[str, Any]) -> str:
 
 
 def _silent_on_the_grpc_port(stack: ExitStack, ready: dict[str, Any]) -> str:
-    stack.enter_context(socket.create_connection(("127.0.0.1", ready["grpc"]["port"])))
+    sock = stack.enter_context(socket.create_connection(("127.0.0.1", ready["grpc"]["port"])))
+    assert sock.recv(1)  # the settings of HTTP/2: it was accepted
     return "OTLP/gRPC: a call or connection did not end within 0.5 s"
 
 

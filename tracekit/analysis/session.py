@@ -1,7 +1,7 @@
 """One reader's view of a store: a DuckDB connection with every relation defined.
 
-Owns how raw tables, settled rows and the tail become the relations ``spans``, ``legs``,
-``requests`` ...; computes nothing itself. A session belongs to one thread. Frames leave as Polars.
+Owns how files become the raw relations, and the window; computes nothing itself (`current` defines
+``requests`` and its kin). A session belongs to one thread. Frames leave as Polars.
 """
 
 from __future__ import annotations
@@ -14,10 +14,8 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 import polars as pl
-import pyarrow as pa
 
-from tracekit.analysis._arrow import arrow_table
-from tracekit.analysis._duck import put
+from tracekit.analysis.current import Current
 from tracekit.analysis.derive import DERIVED
 from tracekit.analysis.settled import Pinned
 from tracekit.analysis.tail import Tail
@@ -25,14 +23,13 @@ from tracekit.analysis.window import ALL, Window
 from tracekit.lake.duck import connect, stand_back
 from tracekit.lake.schema import TABLES
 from tracekit.lake.stamping import WATERMARK_APP
-from tracekit.lake.store import Snapshot, Store, StoreReader
+from tracekit.lake.store import Store, StoreReader
 
 #: Identity of a span (design §4): what makes two raw rows one span.
 _SPAN_IDENTITY: Final = (
     "trace_id, span_id, service_name, service_instance_id, process_id, process_rank"
 )
 _RAW_PLAIN: Final = ("gpu_samples", "metric_samples", "log_records", "quarantine")
-_REVISIONS: Final = pa.schema([("revision", pa.int64())])
 _ORDER: Final = (
     "requests",
     "legs",
@@ -76,7 +73,7 @@ class Session:
         self._watermark_unix_ns = 0
         self._requests_version: int | None = None
         self._defined: dict[str, int] = {}
-        self._revisions: dict[str, frozenset[int]] = {}
+        self._current = Current(self.con, ingested_through_unix_ns=ingested_through_unix_ns)
         self._live = False
         self.refresh()
 
@@ -170,8 +167,7 @@ class Session:
 
     def _define(self, snapshots: Pinned, renewed: AbstractSet[str]) -> None:
         self._define_raw(snapshots, renewed)
-        if not self._defined or not renewed.isdisjoint(DERIVED):
-            self._define_settled(snapshots)
+        if self._current.define(snapshots, anew=not renewed.isdisjoint(DERIVED)):
             self._define_window()
         self._define_settings()
 
@@ -207,97 +203,6 @@ class Session:
                 f"select * from ({snapshots.snapshot('clock_offsets').scan_sql()}) "
                 f"where true{self._through_filter('revision')}",
             )
-
-    def _define_settled(self, snapshots: Pinned) -> None:
-        requests = snapshots.snapshot("requests")
-        # revisions are rare: only files that hold one are read for them
-        revised = Snapshot(
-            "requests",
-            requests.version,
-            tuple(f for f in requests.files if f.nulls.get("supersedes_revision", 0) < f.rows),
-        )
-        self.con.execute(
-            f"""
-            create or replace temp table superseded_settled as
-            select distinct request_key, supersedes_revision as revision
-            from ({revised.scan_sql()}) where supersedes_revision is not null
-                {self._through_filter()}
-            """
-        )
-        self._view(
-            "superseded",
-            """
-            select request_key, revision from superseded_settled
-            union all
-            select request_key, supersedes_revision from tail.requests
-            where supersedes_revision is not null
-            """,
-        )
-        through = self._through_filter("r.ingested_unix_ns")
-        self._view(
-            "settled_requests",
-            f"""
-            select r.* from ({requests.scan_sql()}) as r
-            where r.merged_into is null{through}
-                and not exists (select 1 from superseded as s
-                    where s.request_key = r.request_key and s.revision = r.revision)
-                and not exists (select 1 from tail.requests as t
-                    where t.request_key = r.request_key)
-            """,
-        )
-        self._view(
-            "requests",
-            "select * from settled_requests union all "
-            f"select * from tail.requests as r where merged_into is null{through}",
-        )
-        if self._through is None:
-            self._define_revisions(requests)
-            # A pass commits all its rows of `requests` at once, after the other tables: where its
-            # revision is, they are whole. Cheaper than asking for every row's request.
-            current = """
-                d.revision in (select revision from settled_revisions)
-                and not exists (select 1 from superseded as s
-                    where s.request_key = d.request_key and s.revision = d.revision)
-                and not exists (select 1 from tail.requests as t
-                    where t.request_key = d.request_key)
-                """
-        else:
-            # the moment may lie within a pass: some of its requests are seen, some are not
-            current = """
-                exists (select 1 from settled_requests as r
-                    where r.request_key = d.request_key and r.revision = d.revision)
-                """
-        for name in ("legs", "phases", "token_gaps"):
-            self._view(
-                name,
-                f"""
-                select d.* from ({snapshots.snapshot(name).scan_sql()}) as d
-                where {current}
-                union all
-                select * from tail.{name} where request_key in (
-                    select request_key from requests)
-                """,
-            )
-
-    def _define_revisions(self, requests: Snapshot) -> None:
-        """``settled_revisions``: every revision that `requests` holds.
-
-        A file of one pass tells it in its statistics; a compacted one is read once.
-        """
-        known: dict[str, frozenset[int]] = {}
-        for file in requests.files:
-            low, high = file.stats.get("revision", (None, None))
-            if file.path in self._revisions:
-                known[file.path] = self._revisions[file.path]
-            elif low is not None and low == high:
-                known[file.path] = frozenset((int(low),))
-            else:
-                one = Snapshot("requests", requests.version, (file,))
-                rows = self.con.execute(f"select distinct revision from ({one.scan_sql()})")
-                known[file.path] = frozenset(int(r) for (r,) in rows.fetchall())
-        self._revisions = known
-        values = sorted(frozenset[int]().union(*known.values()))
-        put(self.con, "settled_revisions", arrow_table({"revision": values}, _REVISIONS))
 
     def _define_window(self) -> None:
         conditions = ["true"]
