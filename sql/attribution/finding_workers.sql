@@ -1,12 +1,23 @@
 -- For each finding, on which workers its requests ran.
 -- grain: one row per class, phase, cause, metric and worker.
--- inputs: verdicts
+-- inputs: judgements
 -- class: attributed or request_shape
 -- phase: phase
 -- cause: cause
 -- metric: ttft, tpot or e2e
 -- worker: worker
--- n: requests
+-- n: requests among those whose cause was looked for
+with known as (
+    select
+        class,
+        phase,
+        case when cause = 'unsearched' then 'unknown' else cause end as cause,
+        metric,
+        worker
+    from judgements
+    where class in ('attributed', 'request_shape') and worker is not null
+)
+
 select
     class,
     phase,
@@ -14,6 +25,5 @@ select
     metric,
     worker,
     count(*) as n
-from verdicts
-where class in ('attributed', 'request_shape') and worker is not null
+from known
 group by class, phase, cause, metric, worker

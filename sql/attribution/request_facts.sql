@@ -4,8 +4,6 @@
 -- grain: one row per request of the window.
 -- inputs: window_requests, cache_due
 -- request_key: identity of the request
--- request_id: id that client and server share
--- trace_id: 32 hex digits
 -- model: model name, '' if unknown
 -- engine: serving engine, '' if unknown
 -- engine_version: engine version, '' if unknown: a deploy starts a new cell
@@ -52,8 +50,6 @@
 with r as (
     select
         w.request_key as request_key,
-        w.request_id as request_id,
-        w.trace_id as trace_id,
         coalesce(w.model, '') as model,
         coalesce(w.engine, '') as engine,
         coalesce(w.engine_version, '') as engine_version,
@@ -118,8 +114,6 @@ with r as (
 
 select
     request_key,
-    request_id,
-    trace_id,
     model,
     engine,
     engine_version,

@@ -5,8 +5,6 @@
 -- inputs: request_facts, slow_thresholds
 -- slow_id: number of the row, from 1: what the relations below join on
 -- request_key: identity of the request
--- request_id: id that client and server share
--- trace_id: 32 hex digits
 -- metric: ttft, tpot or e2e
 -- value_ms: [ms] what it took; a lower bound where censored = 1
 -- threshold_ms: [ms] what it is slow against
@@ -20,6 +18,7 @@
 -- kv_transfer_wait_ms: [ms] sub-phase of kv_transfer
 -- kv_transfer_recompute_ms: [ms] sub-phase of kv_transfer_ms
 -- preemptions: times preempted
+-- e2e_ms: [ms] wall time; elapsed time where the request was censored
 -- uncached_tokens: [tokens] prompt tokens to compute; the whole prompt if the cache is unknown
 -- output_tokens: [tokens] generated
 -- worker: worker that decoded (or the only one), NULL if unknown
@@ -27,8 +26,6 @@
 with s as (
     select
         f.request_key as request_key,
-        f.request_id as request_id,
-        f.trace_id as trace_id,
         'ttft' as metric,
         f.ttft_ms as value_ms,
         t.ttft_ms as threshold_ms,
@@ -42,6 +39,7 @@ with s as (
         f.kv_transfer_wait_ms as kv_transfer_wait_ms,
         f.kv_transfer_recompute_ms as kv_transfer_recompute_ms,
         f.preemptions as preemptions,
+        f.e2e_ms as e2e_ms,
         f.uncached_tokens as uncached_tokens,
         f.output_tokens as output_tokens,
         f.worker as worker,
@@ -52,8 +50,6 @@ with s as (
     union all
     select
         f.request_key as request_key,
-        f.request_id as request_id,
-        f.trace_id as trace_id,
         'tpot' as metric,
         f.tpot_ms as value_ms,
         t.tpot_ms as threshold_ms,
@@ -67,6 +63,7 @@ with s as (
         f.kv_transfer_wait_ms as kv_transfer_wait_ms,
         f.kv_transfer_recompute_ms as kv_transfer_recompute_ms,
         f.preemptions as preemptions,
+        f.e2e_ms as e2e_ms,
         f.uncached_tokens as uncached_tokens,
         f.output_tokens as output_tokens,
         f.worker as worker,
@@ -77,8 +74,6 @@ with s as (
     union all
     select
         f.request_key as request_key,
-        f.request_id as request_id,
-        f.trace_id as trace_id,
         'e2e' as metric,
         f.e2e_ms as value_ms,
         t.e2e_ms as threshold_ms,
@@ -92,6 +87,7 @@ with s as (
         f.kv_transfer_wait_ms as kv_transfer_wait_ms,
         f.kv_transfer_recompute_ms as kv_transfer_recompute_ms,
         f.preemptions as preemptions,
+        f.e2e_ms as e2e_ms,
         f.uncached_tokens as uncached_tokens,
         f.output_tokens as output_tokens,
         f.worker as worker,
@@ -104,8 +100,6 @@ with s as (
 select
     row_number() over (order by metric nulls last, request_key nulls last) as slow_id,
     request_key,
-    request_id,
-    trace_id,
     metric,
     value_ms,
     threshold_ms,
@@ -119,6 +113,7 @@ select
     kv_transfer_wait_ms,
     kv_transfer_recompute_ms,
     preemptions,
+    e2e_ms,
     uncached_tokens,
     output_tokens,
     worker,

@@ -2,14 +2,15 @@
 -- A cause is named only where its own evidence explains at least half of the excess; else it is
 -- 'unknown', and the phase still stands.
 -- grain: one row per request and violated metric.
--- inputs: winners, standing, winner_confidence, slow_requests, cost_model, interference, causes, attribution_rules
+-- inputs: judgements, requests
 -- request_key: identity of the request
 -- request_id: id that client and server share
 -- trace_id: 32 hex digits
 -- metric: ttft, tpot or e2e
 -- class: attributed, request_shape, mixed, unexplained or insufficient_evidence
 -- phase: phase to blame, or the one whose size it is; NULL where none can be told
--- cause: cause of the phase's excess; unknown where the data do not carry one
+-- cause: cause of the phase's excess; unknown where the data do not carry one, unsearched where the
+--   request was not among the sample that is looked into
 -- excess_ms: [ms] what that phase took too long; a lower bound where censored = 1
 -- expected_ms: [ms] what it should have taken for this request's shape
 -- confidence: [1] share of redraws of ordinary variation that give the same answer
@@ -26,157 +27,29 @@
 -- route: traffic class or endpoint, '' if unknown
 -- uncached_tokens: [tokens] prompt tokens to compute; the whole prompt if the cache is unknown
 -- output_tokens: [tokens] generated
-with culprits as (
-    select
-        request_key,
-        phase,
-        culprit_request_id,
-        row_number() over (
-            partition by request_key, phase
-            order by stall_ms desc nulls last, culprit_key nulls last
-        ) as place
-    from interference
-),
-
-judged as (
-    select
-        w.slow_id as slow_id,
-        w.request_key as request_key,
-        w.metric as metric,
-        k.candidate as candidate,
-        k.reason as reason,
-        case k.candidate when 'attributed' then w.phase when 'mixed' then w.phase
-            when 'request_shape' then w.shape_phase end as phase,
-        case k.candidate when 'attributed' then w.excess_ms when 'mixed' then w.excess_ms
-            when 'request_shape' then w.shape_excess_ms end as excess_ms,
-        case k.candidate when 'attributed' then w.expected_ms when 'mixed' then w.expected_ms
-            when 'request_shape' then w.shape_expected_ms end as expected_ms,
-        w.shape_fixed_ms as shape_fixed_ms,
-        w.runner_up as runner_up,
-        s.request_id as request_id,
-        s.trace_id as trace_id,
-        s.uncached_tokens as uncached_tokens,
-        s.output_tokens as output_tokens,
-        s.value_ms as value_ms,
-        s.threshold_ms as threshold_ms,
-        s.censored as censored,
-        s.model as model,
-        s.route as route,
-        s.worker as worker,
-        s.prefill_worker as prefill_worker,
-        s.engine_step_wait_ms as engine_step_wait_ms,
-        s.kv_transfer_wait_ms as kv_transfer_wait_ms,
-        s.preemptions as preemptions,
-        -- what is not known puts a ceiling on how sure one can be
-        case
-            when w.unjudged_ms > 0 then 1
-            when case case k.candidate when 'request_shape' then w.shape_phase else w.phase end
-                when 'client_wait' then m.client_wait_borrowed
-                when 'network' then m.network_borrowed
-                when 'route' then m.route_borrowed
-                when 'frontend' then m.frontend_borrowed
-                when 'queue' then m.queue_borrowed
-                when 'prefill' then m.prefill_borrowed
-                when 'queue_or_prefill' then m.queue_or_prefill_borrowed
-                when 'kv_transfer' then m.kv_transfer_borrowed
-                when 'decode' then m.decode_borrowed
-            end = 1 then 1
-            when w.phase = 'queue_or_prefill' then 1
-            when s.cached_known = 0 and s.metric <> 'tpot' and k.candidate = 'request_shape'
-                and w.shape_phase in ('prefill', 'queue_or_prefill') then 1
-            when s.cached_known = 0 and s.metric <> 'tpot' and k.candidate = 'attributed'
-                and w.phase not in ('prefill', 'queue_or_prefill')
-                and w.excess_ms <= w.prompt_ms then 1
-            else 0
-        end as is_limited,
-        c.confidence as drawn
-    from winners as w
-    join standing as k on w.slow_id = k.slow_id
-    join slow_requests as s on w.slow_id = s.slow_id
-    left join cost_model as m on w.cell_index = m.cell_index
-    left join winner_confidence as c on w.slow_id = c.slow_id
-),
-
-sure as (
-    select
-        j.slow_id as slow_id,
-        j.request_key as request_key,
-        j.metric as metric,
-        case when j.candidate = 'attributed' and j.drawn < p.likely then 'mixed' else j.candidate
-            end as class,
-        j.reason as reason,
-        j.phase as phase,
-        j.excess_ms as excess_ms,
-        j.expected_ms as expected_ms,
-        j.shape_fixed_ms as shape_fixed_ms,
-        j.runner_up as runner_up,
-        j.request_id as request_id,
-        j.trace_id as trace_id,
-        j.uncached_tokens as uncached_tokens,
-        j.output_tokens as output_tokens,
-        j.value_ms as value_ms,
-        j.threshold_ms as threshold_ms,
-        j.censored as censored,
-        j.model as model,
-        j.route as route,
-        case when j.phase in ('decode', 'kv_transfer') then j.worker
-             when j.phase in ('frontend', 'queue', 'prefill', 'queue_or_prefill')
-                 then j.prefill_worker end as worker,
-        j.engine_step_wait_ms as engine_step_wait_ms,
-        j.kv_transfer_wait_ms as kv_transfer_wait_ms,
-        j.preemptions as preemptions,
-        case when j.is_limited = 1 and j.drawn > p.limited then p.limited else j.drawn end
-            as confidence
-    from judged as j
-    cross join attribution_rules as p
-),
-
-caused as (
-    select
-        s.slow_id as slow_id,
-        case
-            when s.class = 'request_shape' and s.shape_fixed_ms >= 0.5 * s.expected_ms
-                then 'fixed_overhead'
-            when s.class = 'request_shape' and s.phase = 'kv_transfer' then 'kv_transfer_size'
-            when s.class = 'request_shape' then 'long_prompt'
-            when s.class <> 'attributed' then 'unknown'
-            when s.phase = 'client_wait' then 'client_concurrency'
-            when s.phase = 'network' then 'network'
-            else coalesce(c.cause, 'unknown')
-        end as cause,
-        c.cause_ms as cause_ms
-    from sure as s
-    left join causes as c on s.request_key = c.request_key and s.phase = c.phase
-)
-
 select
-    w.request_key as request_key,
-    w.request_id as request_id,
-    w.trace_id as trace_id,
-    w.metric as metric,
-    w.class as class,
-    w.phase as phase,
-    c.cause as cause,
-    w.excess_ms as excess_ms,
-    w.expected_ms as expected_ms,
-    w.confidence as confidence,
-    case when w.confidence is null then null when w.class = 'mixed' then 'mixed'
-         when w.confidence >= p.high then 'high'
-         when w.confidence >= p.likely then 'likely'
-         else 'mixed' end as confidence_label,
-    case when c.cause = 'prefill_interference' then k.culprit_request_id end as culprit_request_id,
-    w.worker as worker,
-    w.reason as reason,
-    w.value_ms as value_ms,
-    w.threshold_ms as threshold_ms,
-    w.censored as censored,
-    w.runner_up as runner_up,
-    case when w.class = 'attributed' then c.cause_ms end as cause_ms,
-    w.model as model,
-    w.route as route,
-    w.uncached_tokens as uncached_tokens,
-    w.output_tokens as output_tokens
-from sure as w
-join caused as c on w.slow_id = c.slow_id
-cross join attribution_rules as p
-left join culprits as k on w.request_key = k.request_key and w.phase = k.phase and k.place = 1
+    j.request_key as request_key,
+    r.request_id as request_id,
+    r.trace_id as trace_id,
+    j.metric as metric,
+    j.class as class,
+    j.phase as phase,
+    j.cause as cause,
+    j.excess_ms as excess_ms,
+    j.expected_ms as expected_ms,
+    j.confidence as confidence,
+    j.confidence_label as confidence_label,
+    j.culprit_request_id as culprit_request_id,
+    j.worker as worker,
+    j.reason as reason,
+    j.value_ms as value_ms,
+    j.threshold_ms as threshold_ms,
+    j.censored as censored,
+    j.runner_up as runner_up,
+    j.cause_ms as cause_ms,
+    j.model as model,
+    j.route as route,
+    j.uncached_tokens as uncached_tokens,
+    j.output_tokens as output_tokens
+from judgements as j
+join requests as r on j.request_key = r.request_key

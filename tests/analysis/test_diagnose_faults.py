@@ -11,6 +11,7 @@ import pytest
 
 from tests.analysis import factory
 from tests.analysis.factory import Traffic
+from tracekit.analysis.attribution import Attribution, define_attribution
 from tracekit.analysis.diagnose import diagnose_connection
 from tracekit.analysis.diagnosis import Diagnosis
 from tracekit.analysis.slo import Slo, parse_slo
@@ -342,3 +343,34 @@ def test_slowest_five_percent_without_an_slo() -> None:
 
 def test_slo_defaults_to_none() -> None:
     assert Slo().metrics == ()
+
+
+def test_of_many_losses_a_sample_stands_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    traffic = factory.clean(1_200)
+    hit = _some(traffic, 0.2)
+    traffic.add("queue", hit, 2_500)
+    whole, _ = _run(traffic, "ttft=1s")
+    con = traffic.connect()
+    wanted = sorted(traffic.keys(hit))[7]
+    define_attribution(con, parse_slo("ttft=1s"), suspects_max=40, suspect=wanted)
+    rows = _verdicts(con, "phase = 'queue'")
+    searched = [r for r in rows if r["cause"] != "unsearched"]
+    assert len(searched) == 40 < len(rows)
+    assert wanted in {r["request_key"] for r in searched}
+    found = con.sql("select n, searched, total_excess_ms from findings where phase = 'queue'")
+    by_cause = found.fetchall()
+    assert sum(n for n, _, _ in by_cause) == pytest.approx(len(rows), abs=1)
+    assert sum(k for _, k, _ in by_cause) == 40
+    assert sum(t for _, _, t in by_cause) == pytest.approx(sum(r["excess_ms"] for r in rows), 0.01)
+    # the diagnosis says the same of the sample as of all, and that it is one
+    monkeypatch.setattr("tracekit.analysis.diagnose.define_attribution", _with_few_suspects)
+    sampled, _ = _run(traffic, "ttft=1s")
+    first, all_of_it = sampled.findings[0], whole.findings[0]
+    assert (first.phase, first.cause) == (all_of_it.phase, all_of_it.cause)
+    assert first.n == pytest.approx(all_of_it.n, rel=0.1)
+    assert any("looked for in" in line for line in first.evidence)
+    assert not any("looked for in" in line for line in all_of_it.evidence)
+
+
+def _with_few_suspects(*args: Any, **options: Any) -> Attribution:
+    return define_attribution(*args, **options, suspects_max=60)

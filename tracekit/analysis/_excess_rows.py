@@ -8,7 +8,6 @@ WITH hides the relation of that name.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
 
 import duckdb
 import numpy as np
@@ -16,11 +15,11 @@ import numpy.typing as npt
 
 from tracekit.analysis import sqlfiles
 from tracekit.analysis._arrow import numpy_column
+from tracekit.analysis._drawn import DRAWN_MAX
+from tracekit.analysis._duck import one
 from tracekit.analysis.fit import PHASE_TERMS, PHASES
 
 Floats = npt.NDArray[np.float64]
-
-_ROWS: Final = 50_000
 
 
 def unit_of(phase: str, expected: str) -> str:
@@ -30,26 +29,31 @@ def unit_of(phase: str, expected: str) -> str:
     return f"case when {expected} > 1 then {expected} else 1.0 end"
 
 
-def draw_excess(
-    con: duckdb.DuckDBPyConnection, facts: str = "request_facts"
-) -> Mapping[str, Floats]:
-    """Phase → how far its completed requests went, at most some 50,000 drawn by a hash."""
-    ((rows,),) = con.sql(f"select count(*) from {facts} where completed = 1").fetchall()
+def draw_excess(con: duckdb.DuckDBPyConnection, facts: str | None = None) -> Mapping[str, Floats]:
+    """Phase → how far its completed requests went, some 50,000 of them.
+
+    Of the window's requests (``drawn_costs``), or of those in the relation ``facts``.
+    """
     columns = ", ".join(
         f"({p}_ms - {p}_expected_ms) / {unit_of(p, f'{p}_expected_ms')} as {p}" for p in PHASES
     )
-    table = con.sql(
-        f"""
-        with drawn as (
-            select * from {facts}
-            where completed = 1 and hash(request_key) % {1 + int(rows) // _ROWS} = 0
-        ),
-        request_facts as (select * from drawn)
-        select {columns} from ({sqlfiles.load("attribution", "request_costs").body})
-        """
-    ).to_arrow_table()
+    costs = "drawn_costs" if facts is None else f"({_costs_of(con, facts)})"
+    query = f"select {columns} from {costs} where completed = 1"
+    table = con.sql(query).to_arrow_table()
     out = {}
     for phase in PHASES:
         values = numpy_column(table[phase]).astype(np.float64)
         out[phase] = values[~np.isnan(values)]
     return out
+
+
+def _costs_of(con: duckdb.DuckDBPyConnection, facts: str) -> str:
+    (rows,) = one(con, f"select count(*) from {facts} where completed = 1")
+    return f"""
+        with drawn as (
+            select * from {facts}
+            where completed = 1 and hash(request_key) % {1 + int(rows) // DRAWN_MAX} = 0
+        ),
+        request_facts as (select * from drawn)
+        select * from ({sqlfiles.load("attribution", "request_costs").body})
+        """

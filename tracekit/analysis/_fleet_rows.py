@@ -9,16 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 import duckdb
 import polars as pl
 
 from tracekit.analysis import sqlfiles
 from tracekit.names import SLO_METRICS
-
-#: Requests within the limits that are drawn to see what is ordinary.
-ORDINARY_MAX: Final = 40_000
 
 #: A model and a route.
 Stratum = tuple[str, str]
@@ -52,16 +48,12 @@ def draw_ordinary(con: duckdb.DuckDBPyConnection) -> pl.DataFrame:
 
     Leaves what is ordinary for their phases as ``_fleet_ranges`` (see ``fleet_ranges``).
     """
-    ((rows,),) = con.sql("select count(*) from request_facts where completed = 1").fetchall()
-    step = 1 + max(rows - 1, 0) // ORDINARY_MAX
     con.execute(
-        f"""
+        """
         create or replace temp table _fleet_ordinary as
-        with drawn as (
-            select * from request_facts where completed = 1 and hash(request_key) % {step} = 0
-        )
-        select * from drawn as d
-        where not exists (select 1 from slow_requests as s where s.request_key = d.request_key)
+        select * from drawn_facts as d
+        where completed = 1 and not exists (
+            select 1 from slow_requests as s where s.request_key = d.request_key)
         """
     )
     ranges = _with(
@@ -88,6 +80,12 @@ def draw_misses(con: duckdb.DuckDBPyConnection, misses: Counted, most: int) -> p
         f"create or replace temp table _fleet_slow as select * from slow_requests where {where}"
     )
     hidden = {"slow_requests": "_fleet_slow", "fleet_ranges": "_fleet_ranges"}
+    if many:
+        con.execute(
+            "create or replace temp table _fleet_phases as select * from slow_phases "
+            "where slow_id in (select slow_id from _fleet_slow)"
+        )
+        hidden["slow_phases"] = "_fleet_phases"
     query = f"{_with(hidden, (), 'fleet_misses')} order by metric, slow_id"
     rows: pl.DataFrame = con.sql(query).pl()
     return rows
@@ -127,7 +125,7 @@ def _count_requests(con: duckdb.DuckDBPyConnection, relation: str) -> Counted:
 
 def _with(hidden: Mapping[str, str], through: Sequence[str], name: str) -> str:
     """The query of file ``name``, read ``through`` others, with other rows as ``hidden``."""
-    given = [f"{n} as (select * from {other})" for n, other in hidden.items()]
+    given = [f"{n} as not materialized (select * from {other})" for n, other in hidden.items()]
     given += [f"{n} as ({sqlfiles.load('attribution', n).body})" for n in through]
     body = sqlfiles.load("attribution", name).body
     return f"with {', '.join(given)} select * from ({body})"

@@ -12,6 +12,7 @@ from typing import Final
 import duckdb
 
 from tracekit.analysis import causes, load, sqlfiles
+from tracekit.analysis._drawn import draw_costs, draw_requests
 from tracekit.analysis._duck import put
 from tracekit.analysis.cache import cache_due
 from tracekit.analysis.confidence import winner_confidence
@@ -58,7 +59,7 @@ ATTRIBUTION: Final[tuple[str, ...]] = (
     "worker_residuals",
     "arrival_bins",
     "queue_pressure",
-    "verdicts",
+    "judgements",
     "findings",
     "finding_culprits",
     "finding_workers",
@@ -67,6 +68,7 @@ ATTRIBUTION: Final[tuple[str, ...]] = (
     "phase_totals",
     "goodput",
     "field_coverage",
+    "verdicts",
     "fleet_ranges",
     "fleet_misses",
 )
@@ -77,6 +79,7 @@ _VIEWS: Final = frozenset(
         "request_costs",
         "excess",
         "expected",
+        "verdicts",
         "findings",
         "finding_culprits",
         "finding_workers",
@@ -89,6 +92,9 @@ _VIEWS: Final = frozenset(
         "fleet_misses",
     }
 )
+
+#: Ranks what requests usually do: the drawn ones tell it.
+_OF_DRAWN: Final = frozenset({"worker_residuals"})
 
 
 @dataclass(frozen=True)
@@ -107,11 +113,15 @@ def define_attribution(
     *,
     baseline: Window | None = None,
     rules: Rules | None = None,
+    suspects_max: int = causes.SUSPECTS_MAX,
+    suspect: str | None = None,
 ) -> Attribution:
     """Define (or define anew) every relation of ATTRIBUTION as temporary tables and views.
 
     ``baseline`` names a window of ``requests`` that was healthy: expectations are then its medians
     instead of the low quantile of the window itself. UsageError if that window holds no request.
+    Of more than ``suspects_max`` losses a sample is looked into for the cause; ``suspect`` is the
+    key of a request that is looked into in any case.
     """
     rules = rules or Rules()
     _spare_checkpoints(con)
@@ -119,11 +129,13 @@ def define_attribution(
     put(con, "attribution_rules", rules.to_arrow())
     put(con, "cache_due", cache_due(con))
     _define(con, "request_facts")
+    draw_requests(con)
     reference = "request_facts"
     if baseline is not None:
         reference = _define_baseline(con, baseline)
     model = fit_cost_model(con, reference=reference, baseline=baseline is not None)
     put(con, "cost_model", model.to_arrow())
+    draw_costs(con)
     for name in ("request_costs", "excess", "expected"):
         _define(con, name)
     _define(con, "slow_thresholds")
@@ -135,7 +147,7 @@ def define_attribution(
         outstanding(con, rules, baseline=reference if baseline is not None else None),
     )
     put(con, "prompt_kinds", prompt_kinds(con, rules))
-    put(con, "suspect_requests", causes.suspect_requests(con))
+    put(con, "suspect_requests", causes.suspect_requests(con, at_most=suspects_max, also=suspect))
     _define_load(con)
     _define_all(con, "stall_phases", "worker_prefills")
     rules_row, bins = causes.overlap_bins(con)
@@ -194,6 +206,8 @@ def _spare_checkpoints(con: duckdb.DuckDBPyConnection) -> None:
 def _define(con: duckdb.DuckDBPyConnection, name: str) -> None:
     kind = "view" if name in _VIEWS else "table"
     body = sqlfiles.load("attribution", name).body
+    if name in _OF_DRAWN:
+        body = f"with request_costs as (select * from drawn_costs) select * from ({body})"
     con.execute(f"create or replace temp {kind} {name} as {body}")
 
 
@@ -212,7 +226,7 @@ def _define_slow(con: duckdb.DuckDBPyConnection) -> None:
         """
     )
     for name, through in (("slow_requests", ()), ("slow_phases", ("request_costs", "excess"))):
-        given = ["request_facts as (select * from _slow_facts)"]
+        given = ["request_facts as not materialized (select * from _slow_facts)"]
         given += [f"{n} as ({sqlfiles.load('attribution', n).body})" for n in through]
         body = sqlfiles.load("attribution", name).body
         con.execute(

@@ -25,9 +25,11 @@ SUSPECT_PHASES: Final = (
     "decode",
 )
 
-#: At most this many (request, phase) pairs are searched for culprits, and so many controls.
-SUSPECTS_MAX: Final = 20_000
+#: At most this many (request, phase) pairs are looked into for the cause, and so many controls.
+SUSPECTS_MAX: Final = 4_000
 CONTROLS_MAX: Final = 4_000
+#: The same for a list of verdicts, which is read request by request.
+SUSPECTS_LISTED: Final = 100_000
 
 _BIN_NS: Final = 10_000_000_000
 _BINS_MAX: Final = 512
@@ -35,26 +37,37 @@ _ARRIVAL_BINS: Final = 200
 _SECOND_NS: Final = 1_000_000_000
 
 
-def suspect_requests(con: duckdb.DuckDBPyConnection) -> pa.Table:
+def suspect_requests(
+    con: duckdb.DuckDBPyConnection, *, at_most: int = SUSPECTS_MAX, also: str | None = None
+) -> pa.Table:
     """Pairs (request, phase) to explain, and ordinary requests of the same phases as controls.
 
     Columns ``suspect_id``, ``request_key``, ``phase``, ``is_control`` 0/1, ``actual_ms``,
-    ``excess_ms`` and ``expected_ms`` [ms] (``excess_ms`` NULL for controls). Beyond 20,000 the
-    suspects are a sample by hash of the key.
+    ``excess_ms`` and ``expected_ms`` [ms] (``excess_ms`` NULL for controls). Beyond ``at_most`` the
+    suspects are drawn by hash of the key, alike from every phase; `verdicts` says ``unsearched`` of
+    the rest and `findings` counts the drawn ones for them. ``also`` is a key to draw in any case.
     """
     phases = ", ".join(f"'{p}'" for p in SUSPECT_PHASES)
     suspects = con.sql(
         f"""
-        select request_key, phase, 0::bigint as is_control, max(actual_ms) as actual_ms,
-            max(excess_ms) as excess_ms, max(expected_ms) as expected_ms
-        from winners
-        where candidate = 'attributed' and phase in ({phases})
-            -- those that do not stand out may yet, by prompts of another kind than usual
-            and (slow_id in (select slow_id from outstanding)
-                or (select long_ms from prompt_kinds) is not null)
-        group by request_key, phase
-        order by hash(request_key), phase limit {SUSPECTS_MAX}
-        """
+        with candidates as (
+            select w.request_key, w.phase, max(w.actual_ms) as actual_ms,
+                max(w.excess_ms) as excess_ms, max(w.expected_ms) as expected_ms,
+                max(case when o.slow_id is null then 0 else 1 end) as stands_out
+            from winners as w left join outstanding as o on w.slow_id = o.slow_id
+            where w.candidate = 'attributed' and w.phase in ({phases})
+                -- those that do not stand out may yet, by prompts of another kind than usual
+                and (o.slow_id is not null or (select long_ms from prompt_kinds) is not null)
+            group by w.request_key, w.phase
+        )
+        select request_key, phase, 0::bigint as is_control, actual_ms, excess_ms, expected_ms
+        from candidates
+        order by request_key is distinct from $also,
+            row_number() over (partition by phase, stands_out order by hash(request_key)),
+            phase, request_key
+        limit {int(at_most)}
+        """,
+        params={"also": also},
     ).to_arrow_table()
     if not suspects.num_rows:
         return _numbered(suspects)

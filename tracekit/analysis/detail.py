@@ -185,7 +185,8 @@ def request_detail(
     reason: str | None = "not asked for"
     if with_verdict:
         if _may_be_judged(request) and not attribution_defined:
-            define_attribution(session.con, slo or Slo(), baseline=baseline)
+            key = request["request_key"]
+            define_attribution(session.con, slo or Slo(), baseline=baseline, suspect=key)
         verdict, reason = _verdict(session, request, slo or Slo())
     return RequestDetail(
         request={name: request[name] for name in (*RECORD_COLUMNS, *_ALSO)},

@@ -239,7 +239,7 @@ def _misses(con: duckdb.DuckDBPyConnection) -> Misses:
 def _abstentions(con: duckdb.DuckDBPyConnection) -> list[Row]:
     return _rows(
         con,
-        "select reason, count(*) as n from verdicts "
+        "select reason, count(*) as n from judgements "
         "where class not in ('attributed', 'request_shape') group by reason order by n desc",
     )
 

@@ -97,7 +97,10 @@ class Misses:
 
 @dataclass(frozen=True)
 class Culprit:
-    """A request whose prefill stalled others: how many, and for how long (a lower bound)."""
+    """A request whose prefill stalled others: how many, and for how long (a lower bound).
+
+    Of very many losses a sample is looked into: both count that sample alone.
+    """
 
     request_id: str
     input_tokens: int | None

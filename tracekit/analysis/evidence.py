@@ -141,9 +141,16 @@ def lines(
     yield from _cause_lines(row, words, support)
     if row["censored"]:
         yield f"{row['censored']:,} of them were killed: their times are lower bounds"
+    looked_into, n = row["searched"], row["n"]
+    if looked_into < n:
+        yield (
+            f"the cause was looked for in {looked_into:,} of these requests, drawn at random; "
+            "they count for all"
+        )
     if len(workers) > 1:
-        top, n = workers[0]
-        yield f"{len(workers)} workers are affected; {top} has {n:,} of these requests"
+        top, there = workers[0]
+        many = round(there * n / looked_into)
+        yield f"{len(workers)} workers are affected; {top} has {many:,} of these requests"
     yield _expectation_line(words, support)
 
 
@@ -169,11 +176,13 @@ def _cause_lines(row: Row, words: FindingWords, support: Support) -> Iterator[st
             "other requests' prefills on the same worker, "
             f"beyond the {format_share(usual)} that ordinary requests overlap"
         )
+        sampled = row["searched"] < row["n"]
+        whom = f"the {row['searched']:,} looked into" if sampled else "them"
         for c in list(words.culprits)[:3]:
             size = f" ({format_tokens(c.input_tokens)} prompt tokens)" if c.input_tokens else ""
             yield (
-                f"{c.request_id}{size} stalled {c.victims:,} of them for {format_ms(c.stall_ms)} "
-                "in all, a lower bound"
+                f"{c.request_id}{size} stalled {c.victims:,} of {whom} for "
+                f"{format_ms(c.stall_ms)} in all, a lower bound"
             )
     elif words.cause == "slow_worker" and words.worker is not None:
         slow = support.workers.get((words.phase, words.worker))

@@ -41,7 +41,7 @@ from tracekit.analysis.shapley import Counts, Floats, coalition_counts, shapley_
 from tracekit.names import SLO_METRICS, TTFT_PHASES
 
 #: Misses of one metric that are counted at most.
-MISSES_MAX: Final = 50_000
+MISSES_MAX: Final = 20_000
 #: A stratum is named if it holds more than this share of a phase's repaired misses.
 _MOST: Final = 0.5
 #: A share this small is rounding.

@@ -16,6 +16,7 @@ sqrt(k).
 
 from __future__ import annotations
 
+from collections import Counter
 from math import exp, lgamma, log, log1p
 from typing import Any, Final
 
@@ -34,8 +35,6 @@ _SCHEMA: Final = pa.schema([("slow_id", pa.int64()), ("reason", pa.string())])
 #: Stretches of time are made of twentieths of the window.
 _PARTS: Final = 20
 _CLUSTER_NS: Final = 2_000_000_000
-#: Requests drawn to tell where the traffic is.
-_TRAFFIC_ROWS: Final = 50_000
 
 #: A heap of losses: what its smallest are, how far down nothing belongs to it, and how thin the
 #: stretch below must be, as a share of the heap. A tail that falls off by a power of 1.5 has four
@@ -72,12 +71,11 @@ def outstanding(
         select w.slow_id, w.metric, w.phase, w.excess_ms, w.expected_total_ms,
             w.excess_ms / case w.phase {units} end as far,
             -- where the whole is not known, the metric's own value stands for it
-            coalesce(f.e2e_ms, s.value_ms) - w.excess_ms as rest_ms, s.arrival_unix_ns as at,
+            coalesce(s.e2e_ms, s.value_ms) - w.excess_ms as rest_ms, s.arrival_unix_ns as at,
             case when w.phase in ('decode', 'kv_transfer') then coalesce(s.worker, '')
                 else coalesce(s.prefill_worker, s.worker, '') end as worker
         from winners as w
         join slow_requests as s on w.slow_id = s.slow_id
-        join request_facts as f on w.request_key = f.request_key
         where w.candidate = 'attributed'
         order by w.slow_id
         """
@@ -131,9 +129,8 @@ def prompt_kinds(con: duckdb.DuckDBPyConnection, rules: Rules) -> pa.Table:
     they are of one kind: sizes that thin out leave no gap before the last few.
     """
     values = con.sql(
-        f"""
-        select prefill_expected_ms as ms from request_costs
-        where prefill_expected_ms > 0 order by hash(request_key) limit {_TRAFFIC_ROWS}
+        """
+        select prefill_expected_ms as ms from drawn_costs where prefill_expected_ms > 0
         """
     ).to_arrow_table()
     costs = np.sort(numpy_column(values["ms"]).astype(np.float64))
@@ -187,28 +184,25 @@ def _more_than(losses: Floats, window: Floats, healthy: Floats, rules: Rules) ->
 class _Traffic:
     """Where and when the completed requests of the window were."""
 
-    def __init__(self, at: Ints, names: dict[str, npt.NDArray[np.object_]]) -> None:
+    def __init__(self, at: Ints, names: dict[str, list[str]]) -> None:
         self._at = at
-        self._names = names
+        # role → worker → its share of the requests
+        self._shares = {
+            role: {name: n / len(found) for name, n in sorted(Counter(found).items())}
+            for role, found in names.items()
+        }
 
     @classmethod
     def of(cls, con: duckdb.DuckDBPyConnection) -> _Traffic:
-        ((rows,),) = con.sql(
-            "select count(*) from request_facts where completed + censored > 0"
-        ).fetchall()
         drawn = con.sql(
-            f"""
+            """
             select arrival_unix_ns as at, coalesce(worker, '') as worker,
                 coalesce(prefill_worker, worker, '') as prefill_worker
-            from request_facts
-            where completed + censored > 0
-                and hash(request_key) % {1 + int(rows) // _TRAFFIC_ROWS} = 0
+            from drawn_facts where completed + censored > 0
             """
         ).to_arrow_table()
         at = np.nan_to_num(numpy_column(drawn["at"]).astype(np.float64), nan=-1.0)
-        names = {
-            k: np.asarray(drawn[k].to_pylist(), dtype=object) for k in ("worker", "prefill_worker")
-        }
+        names = {k: drawn[k].to_pylist() for k in ("worker", "prefill_worker")}
         return cls(at.astype(np.int64), names)
 
     def gathered(self, why: str, at: Ints, of: dict[str, npt.NDArray[Any]], rules: Rules) -> Bools:
@@ -237,12 +231,12 @@ class _Traffic:
         cell = np.zeros(len(decodes), dtype=np.int64)
         places: list[tuple[int, int, float]] = []
         for key, here in (("worker", decodes), ("prefill_worker", ~decodes)):
-            names = self._names[key]
-            found = sorted(set(names))
-            for name in found if len(found) > 1 else ():
-                at = len(places) + 1
-                cell[(of["worker"] == name) & here] = at
-                places.append((at, at + 1, float((names == name).mean())))
+            shares = self._shares[key]
+            if len(shares) < 2:
+                continue
+            place = {name: len(places) + 1 + i for i, name in enumerate(shares)}
+            cell[here] = [place.get(name, 0) for name in of["worker"][here]]
+            places += [(place[name], place[name] + 1, share) for name, share in shares.items()]
         return cell, places, len(places)
 
     def _parts(self, at: Ints) -> _Cells:

@@ -29,6 +29,9 @@ VERDICT_COLUMNS: Final = (
     "worker",
 )
 
+#: Of very many losses a sample is looked into for the cause: `unsearched` are the others.
+_NO_CAUSE: Final = ("unknown", "unsearched")
+
 #: Why the data carry no blame, by the column `reason` of `verdicts`.
 REASONS: Final[dict[str, str]] = {
     "excess": "one phase took clearly longer than the request's shape explains",
@@ -95,8 +98,10 @@ def evidence(session: Session, verdict: Mapping[str, Any]) -> list[str]:
             f"{verdict['phase']} took {expected + excess:.0f} ms; "
             f"{expected:.0f} ms is what this request's shape should take"
         )
-    if verdict["cause_ms"] is not None and verdict["cause"] != "unknown":
+    if verdict["cause_ms"] is not None and verdict["cause"] not in _NO_CAUSE:
         lines.append(f"{verdict['cause']} explains {verdict['cause_ms']:.0f} ms of the excess")
+    if verdict["cause"] == "unsearched":
+        lines.append("its cause was not looked for: of very many losses a sample is looked into")
     if verdict["culprit_request_ids"]:
         lines.extend(_culprit_lines(session, verdict))
     if verdict["runner_up"]:

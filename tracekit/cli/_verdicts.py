@@ -49,6 +49,7 @@ def verdicts(
     set of keys; the table adds what the metric was.
     """
     from tracekit.analysis.attribution import define_attribution
+    from tracekit.analysis.causes import SUSPECTS_LISTED
     from tracekit.analysis.session import Session
     from tracekit.analysis.slo import parse_slo
     from tracekit.analysis.verdicts import VERDICT_COLUMNS, list_verdicts
@@ -57,7 +58,8 @@ def verdicts(
     with Session.open(
         opt.store_path(store), window=opt.window(since, until), model=model, route=route
     ) as session:
-        define_attribution(session.con, limits, baseline=opt.range_of(baseline))
+        healthy = opt.range_of(baseline)
+        define_attribution(session.con, limits, baseline=healthy, suspects_max=SUSPECTS_LISTED)
         rows = list_verdicts(session, last=last)
         if as_json or verdict_format is VerdictFormat.json:
             out.write_json_lines({key: row[key] for key in VERDICT_COLUMNS} for row in rows)
