@@ -14,7 +14,7 @@ import streamlit as st
 
 from tracekit.analysis import views
 from tracekit.analysis.diagnose import diagnose
-from tracekit.analysis.diagnosis import Diagnosis, Finding
+from tracekit.analysis.diagnosis import Diagnosis, Finding, Misses
 from tracekit.analysis.session import Session
 from tracekit.analysis.slo import GIVEN
 from tracekit.analysis.ten_minute import ten_minute_table
@@ -49,6 +49,15 @@ def headline(found: Diagnosis) -> None:
     st.caption(plain(f"{found.window.text}{span}"))
 
 
+def _judged(misses: Misses) -> str:
+    violations = sum(misses.by_metric.values())
+    if misses.judged == violations:
+        return ""
+    return " " + texts.JUDGED.format(
+        judged=formats.count(misses.judged), violations=formats.count(violations)
+    )
+
+
 def counts(found: Diagnosis) -> None:
     """How many requests, how many slow, what is known of them."""
     requests, misses, goodput = found.requests, found.misses, found.goodput
@@ -70,7 +79,7 @@ def counts(found: Diagnosis) -> None:
         st.metric(
             texts.MISSES,
             formats.count(misses.total),
-            help=texts.MISSES_HELP.format(by_metric=by_metric or texts.NO_ENTRY),
+            help=texts.MISSES_HELP.format(by_metric=by_metric or texts.NO_ENTRY) + _judged(misses),
             delta=texts.MISSES_SLO if given else texts.MISSES_SLOWEST,
             delta_color="off",
             delta_arrow="off",

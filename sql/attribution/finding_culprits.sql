@@ -6,7 +6,7 @@
 -- culprit_key: request_key of the culprit
 -- request_id: its request id, NULL if unknown
 -- input_tokens: [tokens] its prompt
--- victims: requests that it stalled, among those whose cause was looked for
+-- victims: requests that it stalled, among those that were judged and whose cause was looked for
 -- stall_ms: [ms] time it cost them, a lower bound
 select
     v.phase as phase,

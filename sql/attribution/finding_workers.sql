@@ -6,7 +6,7 @@
 -- cause: cause
 -- metric: ttft, tpot or e2e
 -- worker: worker
--- n: requests among those whose cause was looked for
+-- n: requests among those that were judged and whose cause was looked for
 with known as (
     select
         class,

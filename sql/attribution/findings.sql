@@ -1,7 +1,8 @@
 -- Verdicts of one kind, together: what is worth saying once instead of for each request.
--- Where the cause was looked for in a sample, the drawn requests count for all of their phase.
+-- Where a sample was judged, or the cause looked for in one, the drawn requests count for all: of
+-- their metric, and of their phase.
 -- grain: one row per class, phase, cause and metric.
--- inputs: judgements
+-- inputs: judgements, slow_requests
 -- class: attributed or request_shape
 -- phase: phase
 -- cause: cause
@@ -21,6 +22,12 @@
 -- output_tokens: [tokens] median output
 with metrics as (
     select metric, count(*) as misses
+    from slow_requests
+    group by metric
+),
+
+drawn as (
+    select metric, count(*) as judged
     from judgements
     group by metric
 ),
@@ -51,10 +58,13 @@ known as (
         v.cause_ms as cause_ms,
         v.uncached_tokens as uncached_tokens,
         cast(v.output_tokens as double) as output_tokens,
-        case when l.searched > 0
+        cast(m.misses as double) / nullif(cast(d.judged as double), 0.0)
+            * case when l.searched > 0
                  then cast(l.losses as double) / nullif(cast(l.searched as double), 0.0)
              else 1.0 end as stands_for
     from judgements as v
+    join metrics as m on v.metric = m.metric
+    join drawn as d on v.metric = d.metric
     join looked_into as l
         on v.class = l.class and v.phase = l.phase and v.metric = l.metric
     where v.class in ('attributed', 'request_shape')

@@ -1,7 +1,7 @@
 -- Why each slow request was slow: class, phase, cause, and how sure.
 -- A cause is named only where its own evidence explains at least half of the excess; else it is
 -- 'unknown', and the phase still stands.
--- grain: one row per request and violated metric.
+-- grain: one row per request and violated metric that is judged.
 -- inputs: winners, standing, winner_confidence, slow_requests, cost_model, interference, causes, attribution_rules
 -- request_key: identity of the request
 -- metric: ttft, tpot or e2e

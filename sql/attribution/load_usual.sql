@@ -1,26 +1,26 @@
 -- What load each worker usually bears, and the most it was seen to bear.
 -- grain: one row per worker.
--- inputs: load_bins, request_costs
+-- inputs: load_bins, request_facts
 -- worker: worker, or the model where no worker is known
--- model: model it serves most
+-- model: model it serves (of several the last by name)
 -- prefills: 1 if it prefilled anything
 -- decodes: 1 if it decoded anything
 -- waiting_share: [1] share of slices in which something waited most of the time
 -- usual_decoding: [1] requests decoding in the median slice
 -- most_decoding: [1] requests decoding in the busiest hundredth of the slices
 -- most_kv_tokens: [tokens] context in service in the fullest hundredth of the slices
-with served as (
-    select
-        coalesce(worker, model) as worker,
-        max(model) as model
-    from request_costs
-    group by coalesce(worker, model)
+with seen as (
+    select distinct worker, prefill_worker, model
+    from request_facts
+    where quarantine_reason is null and superseded_attempt = 0
+),
+
+served as (
+    select coalesce(worker, model) as worker, model
+    from seen
     union all
-    select
-        coalesce(prefill_worker, model) as worker,
-        max(model) as model
-    from request_costs
-    group by coalesce(prefill_worker, model)
+    select coalesce(prefill_worker, model) as worker, model
+    from seen
 ),
 
 models as (

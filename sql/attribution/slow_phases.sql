@@ -1,6 +1,6 @@
 -- The phases that may have caused each violation: those before the first token for TTFT, decode
 -- for TPOT, all of them for the wall time.
--- grain: one row per request, violated metric and phase in the metric's scope.
+-- grain: one row per judged request, violated metric and phase in the metric's scope.
 -- inputs: slow_requests, excess
 -- slow_id: the row of slow_requests
 -- request_key: identity of the request

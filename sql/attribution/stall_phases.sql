@@ -11,7 +11,10 @@
 -- is_suspect: 1 if it is a phase of a suspect or control, else 0
 -- is_counted: 1 if load is counted from it, else 0
 with wanted as (
-    select count(*) as suspects from suspect_requests where is_control = 0
+    select
+        count(case when is_control = 0 then 1 end) as suspects,
+        count(case when phase = 'frontend' then 1 end) as frontends
+    from suspect_requests
 ),
 
 -- one row a request: what is wanted of it (a second join over all phases would cost seconds)
@@ -67,6 +70,8 @@ asked as (
     where p.phase in (
             'frontend', 'queue', 'prefill', 'queue_or_prefill', 'kv_transfer', 'decode')
         and p.end_unix_ns > p.start_unix_ns
+        -- every request has one, few lost their time in it
+        and (p.phase <> 'frontend' or w.frontends > 0)
 )
 
 select

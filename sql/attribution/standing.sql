@@ -1,6 +1,6 @@
 -- What a winner is taken for once it is known whether its loss stands out from what this traffic
 -- loses all the time: a loss that does not is no fault, and mostly the request's own size.
--- grain: one row per request and violated metric.
+-- grain: one row per request and violated metric that is judged.
 -- inputs: winners, outstanding
 -- slow_id: the row of slow_requests
 -- candidate: attributed, request_shape, mixed, unexplained or insufficient_evidence

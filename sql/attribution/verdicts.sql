@@ -1,7 +1,7 @@
 -- Why each slow request was slow: class, phase, cause, and how sure.
 -- A cause is named only where its own evidence explains at least half of the excess; else it is
 -- 'unknown', and the phase still stands.
--- grain: one row per request and violated metric.
+-- grain: one row per request and violated metric that is judged.
 -- inputs: judgements, requests
 -- request_key: identity of the request
 -- request_id: id that client and server share

@@ -1,7 +1,7 @@
 -- For each violation the phase with the largest absolute excess, and whether it may be blamed.
 -- Not the largest share of time, nor the most unusual phase: the one without which most
 -- milliseconds would not have been spent. `candidate` is the class before confidence is known.
--- grain: one row per request and violated metric.
+-- grain: one row per judged request and violated metric.
 -- inputs: slow_requests, slow_phases, attribution_rules
 -- slow_id: the row of slow_requests
 -- request_key: identity of the request

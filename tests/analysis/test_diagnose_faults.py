@@ -352,7 +352,7 @@ def test_of_many_losses_a_sample_stands_for_all(monkeypatch: pytest.MonkeyPatch)
     whole, _ = _run(traffic, "ttft=1s")
     con = traffic.connect()
     wanted = sorted(traffic.keys(hit))[7]
-    define_attribution(con, parse_slo("ttft=1s"), suspects_max=40, suspect=wanted)
+    define_attribution(con, parse_slo("ttft=1s"), suspects_max=40, include=wanted)
     rows = _verdicts(con, "phase = 'queue'")
     searched = [r for r in rows if r["cause"] != "unsearched"]
     assert len(searched) == 40 < len(rows)
@@ -370,6 +370,30 @@ def test_of_many_losses_a_sample_stands_for_all(monkeypatch: pytest.MonkeyPatch)
     assert first.n == pytest.approx(all_of_it.n, rel=0.1)
     assert any("looked for in" in line for line in first.evidence)
     assert not any("looked for in" in line for line in all_of_it.evidence)
+
+
+def test_of_many_violations_a_sample_is_judged(monkeypatch: pytest.MonkeyPatch) -> None:
+    traffic = factory.clean(1_200, long_share=0.1)
+    hit = _some(traffic, 0.3)
+    traffic.add("queue", hit, 2_500)
+    whole, con = _run(traffic, "ttft=1s,e2e=2s")
+    assert whole.misses.judged == sum(whole.misses.by_metric.values())
+    all_of_it = {(f.phase, f.cause, f.metric): f for f in whole.findings}
+    monkeypatch.setattr("tracekit.analysis.diagnose.JUDGED_MAX", 400)
+    sampled, con = _run(traffic, "ttft=1s,e2e=2s")
+    assert 200 < sampled.misses.judged <= 400 < sum(whole.misses.by_metric.values())
+    assert len(_verdicts(con)) == sampled.misses.judged
+    assert sampled.misses.by_metric == whole.misses.by_metric
+    assert sampled.findings
+    for found in sampled.findings:
+        known = all_of_it[found.phase, found.cause, found.metric]
+        assert found.share_of_misses == pytest.approx(known.share_of_misses, abs=0.1)
+        assert found.n == pytest.approx(known.n, abs=0.1 * whole.misses.by_metric[found.metric])
+    assert sampled.unexplained_share == pytest.approx(whole.unexplained_share, abs=0.1)
+    judged = {r["request_key"] for r in _verdicts(con)}
+    other = next(k for k in sorted(traffic.keys(hit)) if k not in judged)
+    define_attribution(con, parse_slo("ttft=1s,e2e=2s"), judged_max=400, include=other)
+    assert _verdicts(con, f"request_key = '{other}'")
 
 
 def _with_few_suspects(*args: Any, **options: Any) -> Attribution:

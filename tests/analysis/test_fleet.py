@@ -314,8 +314,8 @@ def test_a_sample_agrees_with_all() -> None:
         traffic.add(phase, hit, rng.uniform(100, 400, len(hit)))
     full, con = _measure(traffic, "ttft=350ms")
     assert _total(full, "ttft").n == _total(full, "ttft").sampled > 3_000
-    rules = define_attribution(con, parse_slo("ttft=350ms")).rules
-    part = measure_fleet(con, rules, baseline=False, misses_max=1_500)
+    rules = define_attribution(con, parse_slo("ttft=350ms"), judged_max=1_500).rules
+    part = measure_fleet(con, rules, baseline=False)
     total = _total(part, "ttft")
     assert 1_200 < total.sampled <= 1_500
     assert total.n == _total(full, "ttft").n
@@ -323,7 +323,7 @@ def test_a_sample_agrees_with_all() -> None:
         other = _share(part, "ttft", row.phase)
         for name in ("vanish_share", "alone_share", "net_share"):
             assert getattr(other, name) == pytest.approx(getattr(row, name), abs=0.05), name
-    assert measure_fleet(con, rules, baseline=False, misses_max=1_500) == part
+    assert measure_fleet(con, rules, baseline=False) == part
 
 
 def test_findings_about_size_have_no_placebo() -> None:

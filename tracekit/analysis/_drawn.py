@@ -15,7 +15,7 @@ from tracekit.analysis import sqlfiles
 from tracekit.analysis._duck import one
 
 #: Requests that are drawn, about.
-DRAWN_MAX: Final = 50_000
+DRAWN_MAX: Final = 25_000
 
 
 def draw_requests(con: duckdb.DuckDBPyConnection) -> None:

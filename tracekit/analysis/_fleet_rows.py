@@ -38,7 +38,7 @@ def count_misses(con: duckdb.DuckDBPyConnection) -> dict[str, dict[Stratum, int]
     """How many violations there are; metrics without any are absent."""
     out: dict[str, dict[Stratum, int]] = {}
     query = "select metric, model, route, count(*) from slow_requests group by all order by all"
-    for metric, model, route, n in con.sql(query).fetchall():
+    for metric, model, route, n in con.execute(query).fetchall():
         out.setdefault(metric, {})[model, route] = n
     return out
 
@@ -66,26 +66,12 @@ def draw_ordinary(con: duckdb.DuckDBPyConnection) -> pl.DataFrame:
     return ordinary
 
 
-def draw_misses(con: duckdb.DuckDBPyConnection, misses: Counted, most: int) -> pl.DataFrame:
-    """``fleet_misses`` of every violation; of a metric with more than ``most``, of a sample.
+def draw_misses(con: duckdb.DuckDBPyConnection) -> pl.DataFrame:
+    """``fleet_misses`` of every violation that is judged.
 
     Needs the ranges that `draw_ordinary` leaves.
     """
-    many = {m: sum(by.values()) for m, by in misses.items() if sum(by.values()) > most}
-    # how many are drawn is left to chance: aim five deviations lower
-    aim = max(most - 5 * int(most**0.5), 1)
-    cases = " ".join(f"when '{m}' then hash(slow_id) % {n} < {aim}" for m, n in many.items())
-    where = f"case metric {cases} else true end" if many else "true"
-    con.execute(
-        f"create or replace temp table _fleet_slow as select * from slow_requests where {where}"
-    )
-    hidden = {"slow_requests": "_fleet_slow", "fleet_ranges": "_fleet_ranges"}
-    if many:
-        con.execute(
-            "create or replace temp table _fleet_phases as select * from slow_phases "
-            "where slow_id in (select slow_id from _fleet_slow)"
-        )
-        hidden["slow_phases"] = "_fleet_phases"
+    hidden = {"slow_requests": "judged", "fleet_ranges": "_fleet_ranges"}
     query = f"{_with(hidden, (), 'fleet_misses')} order by metric, slow_id"
     rows: pl.DataFrame = con.sql(query).pl()
     return rows
@@ -114,7 +100,7 @@ def _count_requests(con: duckdb.DuckDBPyConnection, relation: str) -> Counted:
     """The usable requests that have each metric."""
     counts = ", ".join(f"count({m}_ms)" for m in SLO_METRICS)
     out: dict[str, dict[Stratum, int]] = {m: {} for m in SLO_METRICS}
-    for model, route, *numbers in con.sql(
+    for model, route, *numbers in con.execute(
         f"select model, route, {counts} from {relation} where completed + censored > 0 "
         "group by model, route"
     ).fetchall():

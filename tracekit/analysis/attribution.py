@@ -6,6 +6,7 @@ confidence, the suspects). Reads ``window_requests``, ``requests``, ``phases`` a
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,6 +18,7 @@ from tracekit.analysis._duck import put
 from tracekit.analysis.cache import cache_due
 from tracekit.analysis.confidence import winner_confidence
 from tracekit.analysis.fit import CostModel, fit_cost_model
+from tracekit.analysis.judged import draw_judged
 from tracekit.analysis.outstanding import add_long_culprits, outstanding, prompt_kinds
 from tracekit.analysis.rules import Rules
 from tracekit.analysis.slo import Slo
@@ -93,9 +95,6 @@ _VIEWS: Final = frozenset(
     }
 )
 
-#: Ranks what requests usually do: the drawn ones tell it.
-_OF_DRAWN: Final = frozenset({"worker_residuals"})
-
 
 @dataclass(frozen=True)
 class Attribution:
@@ -113,15 +112,17 @@ def define_attribution(
     *,
     baseline: Window | None = None,
     rules: Rules | None = None,
+    judged_max: int | None = None,
     suspects_max: int = causes.SUSPECTS_MAX,
-    suspect: str | None = None,
+    include: str | None = None,
 ) -> Attribution:
     """Define (or define anew) every relation of ATTRIBUTION as temporary tables and views.
 
     ``baseline`` names a window of ``requests`` that was healthy: expectations are then its medians
     instead of the low quantile of the window itself. UsageError if that window holds no request.
-    Of more than ``suspects_max`` losses a sample is looked into for the cause; ``suspect`` is the
-    key of a request that is looked into in any case.
+    Of more than ``judged_max`` violations a sample gets a verdict, and of more than
+    ``suspects_max`` losses a sample is looked into for the cause; ``include`` is the key of a
+    request that is in both in any case.
     """
     rules = rules or Rules()
     _spare_checkpoints(con)
@@ -139,15 +140,14 @@ def define_attribution(
     for name in ("request_costs", "excess", "expected"):
         _define(con, name)
     _define(con, "slow_thresholds")
-    _define_slow(con)
-    _define(con, "winners")
+    _define_slow(con, judged_max=judged_max, include=include)
     put(
         con,
         "outstanding",
         outstanding(con, rules, baseline=reference if baseline is not None else None),
     )
     put(con, "prompt_kinds", prompt_kinds(con, rules))
-    put(con, "suspect_requests", causes.suspect_requests(con, at_most=suspects_max, also=suspect))
+    put(con, "suspect_requests", causes.suspect_requests(con, at_most=suspects_max, also=include))
     _define_load(con)
     _define_all(con, "stall_phases", "worker_prefills")
     rules_row, bins = causes.overlap_bins(con)
@@ -165,7 +165,10 @@ def define_attribution(
     ):
         put(con, name, rows)
     put(con, "transfer_costs", load.transfer_costs(con))
-    _define_all(con, "cause_evidence", ATTRIBUTION[-1])
+    _define_all(con, "cause_evidence", "causes")
+    # ranks what requests usually do: the drawn ones tell it
+    _define_of(con, "worker_residuals", {"request_costs": "select * from drawn_costs"})
+    _define_all(con, "arrival_bins", ATTRIBUTION[-1])
     return Attribution(slo, rules, model, baseline)
 
 
@@ -198,7 +201,7 @@ def _spare_checkpoints(con: duckdb.DuckDBPyConnection) -> None:
     It checkpoints a database in memory whenever 16 MB have been written, which rewrites every
     table there: 2 CPU s over a million requests. A locked connection keeps its setting.
     """
-    ((locked,),) = con.sql("select current_setting('lock_configuration')").fetchall()
+    ((locked,),) = con.execute("select current_setting('lock_configuration')").fetchall()
     if not locked:
         con.execute("set checkpoint_threshold = '1TB'")
 
@@ -206,16 +209,16 @@ def _spare_checkpoints(con: duckdb.DuckDBPyConnection) -> None:
 def _define(con: duckdb.DuckDBPyConnection, name: str) -> None:
     kind = "view" if name in _VIEWS else "table"
     body = sqlfiles.load("attribution", name).body
-    if name in _OF_DRAWN:
-        body = f"with request_costs as (select * from drawn_costs) select * from ({body})"
     con.execute(f"create or replace temp {kind} {name} as {body}")
 
 
-def _define_slow(con: duckdb.DuckDBPyConnection) -> None:
-    """``slow_requests`` and ``slow_phases``, with the few slow rows taken out of the many first.
+def _define_slow(
+    con: duckdb.DuckDBPyConnection, *, judged_max: int | None, include: str | None
+) -> None:
+    """From ``slow_requests`` to ``winners``: who is slow, and by which phase those that are judged.
 
     The files say the same over all of ``request_facts``; this only spares the cost of every
-    request's expectation. A name in WITH hides the relation of that name.
+    request's expectation.
     """
     con.execute(
         """
@@ -225,13 +228,20 @@ def _define_slow(con: duckdb.DuckDBPyConnection) -> None:
         where f.ttft_ms > t.ttft_ms or f.tpot_ms > t.tpot_ms or f.e2e_ms > t.e2e_ms
         """
     )
-    for name, through in (("slow_requests", ()), ("slow_phases", ("request_costs", "excess"))):
-        given = ["request_facts as not materialized (select * from _slow_facts)"]
-        given += [f"{n} as ({sqlfiles.load('attribution', n).body})" for n in through]
-        body = sqlfiles.load("attribution", name).body
-        con.execute(
-            f"create or replace temp table {name} as with {', '.join(given)} select * from ({body})"
-        )
+    _define_of(con, "slow_requests", {"request_facts": "select * from _slow_facts"})
+    draw_judged(con, at_most=judged_max, also=include)
+    judged = {"slow_requests": "select * from judged"}
+    facts = "select * from _slow_facts where request_key in (select request_key from judged)"
+    costs = {n: sqlfiles.load("attribution", n).body for n in ("request_costs", "excess")}
+    _define_of(con, "slow_phases", judged | {"request_facts": facts} | costs)
+    _define_of(con, "winners", judged)
+
+
+def _define_of(con: duckdb.DuckDBPyConnection, name: str, given: Mapping[str, str]) -> None:
+    """Define a file's table over other rows: a name in WITH hides the relation of that name."""
+    hidden = ", ".join(f"{n} as not materialized ({query})" for n, query in given.items())
+    body = sqlfiles.load("attribution", name).body
+    con.execute(f"create or replace temp table {name} as with {hidden} select * from ({body})")
 
 
 def _define_baseline(con: duckdb.DuckDBPyConnection, baseline: Window) -> str:
@@ -249,7 +259,7 @@ def _define_baseline(con: duckdb.DuckDBPyConnection, baseline: Window) -> str:
         select * from ({body})
         """
     )
-    ((rows,),) = con.sql("select count(*) from baseline_facts where completed = 1").fetchall()
+    ((rows,),) = con.execute("select count(*) from baseline_facts where completed = 1").fetchall()
     if not rows:
         raise UsageError(f"the baseline window ({baseline.text}) holds no completed request")
     return "baseline_facts"

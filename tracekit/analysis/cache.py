@@ -45,7 +45,7 @@ def cache_due(con: duckdb.DuckDBPyConnection) -> pa.Table:
 
 
 def _by_route(con: duckdb.DuckDBPyConnection) -> dict[str, float]:
-    rows = con.sql(
+    rows = con.execute(
         f"""
         with usual as (
             select model, route, quantile_cont(cached_tokens, [0.25, 0.5, 0.75]) as q
@@ -65,12 +65,12 @@ def _by_route(con: duckdb.DuckDBPyConnection) -> dict[str, float]:
 
 
 def _by_hashes(con: duckdb.DuckDBPyConnection) -> dict[str, float]:
-    (any_hashes,) = con.sql(
+    (any_hashes,) = con.execute(
         "select count(*) from (select 1 from request_log where prefix_hashes is not null limit 1)"
     ).fetchall()[0]
     if not any_hashes:
         return {}
-    rows = con.sql(
+    rows = con.execute(
         f"""
         select r.request_key, coalesce(r.prefill_worker, r.worker, r.model, ''),
             coalesce(r.model, ''), coalesce(r.route, ''),

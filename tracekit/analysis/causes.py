@@ -54,7 +54,8 @@ def suspect_requests(
             select w.request_key, w.phase, max(w.actual_ms) as actual_ms,
                 max(w.excess_ms) as excess_ms, max(w.expected_ms) as expected_ms,
                 max(case when o.slow_id is null then 0 else 1 end) as stands_out
-            from winners as w left join outstanding as o on w.slow_id = o.slow_id
+            from winners as w
+            left join outstanding as o on w.slow_id = o.slow_id
             where w.candidate = 'attributed' and w.phase in ({phases})
                 -- those that do not stand out may yet, by prompts of another kind than usual
                 and (o.slow_id is not null or (select long_ms from prompt_kinds) is not null)
@@ -71,7 +72,7 @@ def suspect_requests(
     ).to_arrow_table()
     if not suspects.num_rows:
         return _numbered(suspects)
-    ((rows,),) = con.sql("select count(*) from request_facts where completed = 1").fetchall()
+    ((rows,),) = con.execute("select count(*) from request_facts where completed = 1").fetchall()
     # service is looked at for all: a wait may be the consequence of slow service
     seen = {*suspects["phase"].to_pylist(), "prefill", "decode"}
     wanted = ", ".join(f"'{p}'" for p in sorted(seen))
@@ -107,7 +108,7 @@ def overlap_bins(con: duckdb.DuckDBPyConnection) -> tuple[pa.Table, pa.Table]:
     span 512 bins. ``bins`` holds, for each span of whole bins that occurs, the offset in ns of each
     bin in it (``span_ns``, ``off_ns``).
     """
-    ((longest,),) = con.sql(
+    ((longest,),) = con.execute(
         """
         select max(end_unix_ns - start_unix_ns) from (
             select start_unix_ns, end_unix_ns from suspect_intervals
@@ -127,7 +128,7 @@ def overlap_bins(con: duckdb.DuckDBPyConnection) -> tuple[pa.Table, pa.Table]:
 
 def arrival_rules(con: duckdb.DuckDBPyConnection) -> pa.Table:
     """The one-row relation ``arrival_rules``: slices of a 200th of the window, 1 s to 60 s."""
-    ((first, last),) = con.sql(
+    ((first, last),) = con.execute(
         "select min(arrival_unix_ns), max(arrival_unix_ns) from request_facts"
     ).fetchall()
     span = 0 if first is None else last - first

@@ -106,7 +106,7 @@ def compare(
 
 def _elsewhere(session: Session, name: str) -> list[str]:
     """Where the requests are that an empty side missed."""
-    ((n, first, last),) = session.con.sql(
+    ((n, first, last),) = session.con.execute(
         "select count(*), min(start_unix_ns), max(start_unix_ns) from requests"
     ).fetchall()
     when = "" if first is None else f", from {format_time(first)} to {format_time(last)}"
@@ -119,7 +119,7 @@ def _readable(text: str) -> str:
 
 
 def _shared(session: Session, sides: Sequence[SideData]) -> list[str]:
-    ((shared,),) = session.con.sql(
+    ((shared,),) = session.con.execute(
         "select count(*) from compare_a as a join compare_b as b on a.request_key = b.request_key"
     ).fetchall()
     usable = [_usable(s.info) for s in sides]

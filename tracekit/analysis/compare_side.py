@@ -179,8 +179,10 @@ def read_side(
         "min(arrival_unix_ns) as first_unix_ns, max(arrival_unix_ns) as last_unix_ns "
         "from request_facts group by status, quarantine_reason, superseded_attempt"
     ).pl()
-    ((left_out,),) = con.sql(f"select count(*) from _compare_all where not ({clock})").fetchall()
-    ((rows,),) = con.sql(f"select count(*) from {table}").fetchall()
+    ((left_out,),) = con.execute(
+        f"select count(*) from _compare_all where not ({clock})"
+    ).fetchall()
+    ((rows,),) = con.execute(f"select count(*) from {table}").fetchall()
     step = 1 << (max(0, int(rows) - 1) // rules.max_rows).bit_length()
     frame = con.sql(f"select * from {table} where hash(request_key) % {step} = 0").pl()
     counts = _counts(outcomes)

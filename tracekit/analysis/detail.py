@@ -186,7 +186,7 @@ def request_detail(
     if with_verdict:
         if _may_be_judged(request) and not attribution_defined:
             key = request["request_key"]
-            define_attribution(session.con, slo or Slo(), baseline=baseline, suspect=key)
+            define_attribution(session.con, slo or Slo(), baseline=baseline, include=key)
         verdict, reason = _verdict(session, request, slo or Slo())
     return RequestDetail(
         request={name: request[name] for name in (*RECORD_COLUMNS, *_ALSO)},
@@ -309,6 +309,11 @@ def _verdict(
         )
         if inside.is_empty():
             return None, "none: outside the window"
+        slow = session.frame(
+            "select 1 from slow_requests where request_key = $key", {"key": request["request_key"]}
+        )
+        if not slow.is_empty():
+            return None, "none: slow, but not in the sample that is judged of very many"
         if slo.metrics:
             return None, "none: it meets the objectives"
         limits = session.frame(

@@ -26,6 +26,7 @@ from tracekit.analysis.diagnosis import (
     WindowInfo,
 )
 from tracekit.analysis.fleet import measure_fleet
+from tracekit.analysis.judged import JUDGED_MAX
 from tracekit.analysis.missing import missing_evidence
 from tracekit.analysis.rules import Rules
 from tracekit.analysis.sentence import (
@@ -80,7 +81,9 @@ def diagnose_connection(
     rules: Rules | None = None,
 ) -> Diagnosis:
     """`diagnose` on a connection with window_requests, requests, phases and token_gaps."""
-    attribution = define_attribution(con, slo, baseline=baseline, rules=rules)
+    attribution = define_attribution(
+        con, slo, baseline=baseline, rules=rules, judged_max=JUDGED_MAX
+    )
     outcomes = _rows(con, "select * from outcomes")
     counts = _counts(outcomes)
     misses = _misses(con)
@@ -135,7 +138,7 @@ def diagnose_connection(
 
 def _elsewhere(con: duckdb.DuckDBPyConnection) -> str | None:
     """Where the requests are that an empty window missed; None if the store holds none."""
-    ((n, first, last, models),) = con.sql(
+    ((n, first, last, models),) = con.execute(
         "select count(*), min(start_unix_ns), max(start_unix_ns), "
         "list(distinct model order by model) from requests"
     ).fetchall()
@@ -232,8 +235,9 @@ def _misses(con: duckdb.DuckDBPyConnection) -> Misses:
         r["metric"]: int(r["n"])
         for r in _rows(con, "select metric, count(*) as n from slow_requests group by metric")
     }
-    ((total,),) = con.sql("select count(distinct request_key) from slow_requests").fetchall()
-    return Misses(total, {m: by_metric[m] for m in SLO_METRICS if m in by_metric})
+    ((total,),) = con.execute("select count(distinct request_key) from slow_requests").fetchall()
+    ((judged,),) = con.execute("select count(*) from judged").fetchall()
+    return Misses(total, {m: by_metric[m] for m in SLO_METRICS if m in by_metric}, judged)
 
 
 def _abstentions(con: duckdb.DuckDBPyConnection) -> list[Row]:
@@ -245,8 +249,8 @@ def _abstentions(con: duckdb.DuckDBPyConnection) -> list[Row]:
 
 
 def _unexplained_share(con: duckdb.DuckDBPyConnection, misses: Misses) -> float | None:
-    rows = sum(misses.by_metric.values())
-    return sum(r["n"] for r in _abstentions(con)) / rows if rows else None
+    abstained = sum(r["n"] for r in _abstentions(con))
+    return abstained / misses.judged if misses.judged else None
 
 
 def _findings(

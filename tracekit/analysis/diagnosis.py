@@ -89,10 +89,15 @@ class PhaseTotal:
 
 @dataclass(frozen=True)
 class Misses:
-    """Requests over a limit: distinct in ``total``, per metric in ``by_metric``."""
+    """Requests over a limit: distinct in ``total``, per metric in ``by_metric``.
+
+    ``judged`` of the violations (the sum of ``by_metric``) have a verdict: all, or of very many a
+    sample that stands for them.
+    """
 
     total: int
     by_metric: Mapping[str, int]
+    judged: int
 
 
 @dataclass(frozen=True)

@@ -68,12 +68,12 @@ def support(con: duckdb.DuckDBPyConnection, attribution: Attribution) -> Support
             elif fit.n > n:
                 # a pool holds its cells' requests again: the largest alone says how many there are
                 errors[phase] = (float(fit.n), fit.n * fit.error)
-    overlap = con.sql(
+    overlap = con.execute(
         "select phase, avg(usual_share) as share from suspect_overlaps group by phase"
     ).fetchall()
     slow = con.sql("select * from worker_residuals where is_slow = 1").to_arrow_table().to_pylist()
     pressure = con.sql("select * from queue_pressure order by bins desc").to_arrow_table()
-    ((cached_share, n, gaps),) = con.sql(
+    ((cached_share, n, gaps),) = con.execute(
         "select cached_share, n, with_gaps from field_coverage"
     ).fetchall()
     return Support(

@@ -4,7 +4,7 @@ Owns the estimate over all misses; ``sql/attribution/fleet_misses.sql`` says wha
 what each phase of it would save. A coalition of phases repairs a miss if together they save what it
 needs; a phase's share is its exact Shapley value, so the shares of a metric add up to what vanishes
 with all its phases at their expectation. Strata are (model, route): each is counted by itself, and
-the totals are sums over them. Up to 50,000 misses of a metric are counted, beyond that a sample.
+the totals are sums over them. The misses that are judged are counted (of very many a sample).
 
 A killed request still had something to do when it died. It is repaired only if the phases also
 save, on top, the median that requests of its stratum within the limits take.
@@ -40,8 +40,6 @@ from tracekit.analysis.rules import Rules
 from tracekit.analysis.shapley import Counts, Floats, coalition_counts, shapley_weights
 from tracekit.names import SLO_METRICS, TTFT_PHASES
 
-#: Misses of one metric that are counted at most.
-MISSES_MAX: Final = 20_000
 #: A stratum is named if it holds more than this share of a phase's repaired misses.
 _MOST: Final = 0.5
 #: A share this small is rounding.
@@ -79,17 +77,16 @@ def measure_fleet(
     rules: Rules,
     *,
     baseline: bool,
-    misses_max: int = MISSES_MAX,
 ) -> Fleet:
     """The estimate over the relations that `define_attribution` left on ``con``.
 
-    ``baseline``: whether it was given one. ``misses_max`` bounds the misses counted per metric.
+    ``baseline``: whether it was given one.
     """
     misses = data.count_misses(con)
     if not misses:
         return Fleet((), ())
     ordinary = data.draw_ordinary(con)
-    drawn = data.draw_misses(con, misses, misses_max)
+    drawn = data.draw_misses(con)
     compared = data.draw_baseline(con) if baseline else None
     usual = _usual(ordinary)
     shares: list[FleetShare] = []

@@ -62,7 +62,7 @@ def time_slices(
 
     ``step``: one request in so many is counted. A prime, so that rounded times do not matter.
     """
-    ((rows, first, last),) = con.sql(
+    ((rows, first, last),) = con.execute(
         "select count(*), min(arrival_unix_ns), "
         "max(arrival_unix_ns + cast(ceil(coalesce(e2e_ms, 0.0) * 1e6) as bigint)) "
         "from request_facts where completed + censored > 0"
@@ -81,7 +81,7 @@ def pressure_slices(con: duckdb.DuckDBPyConnection) -> tuple[pa.Table, pa.Table]
 
 def arrival_times(con: duckdb.DuckDBPyConnection, bin_ns: int) -> pa.Table:
     """Every slice of ``arrival_rules`` from the first arrival to the last (``bin_unix_ns``)."""
-    ((first, last),) = con.sql(
+    ((first, last),) = con.execute(
         "select min(arrival_unix_ns), max(arrival_unix_ns) from request_facts"
     ).fetchall()
     return _times(first, last, bin_ns)
@@ -143,7 +143,7 @@ def service(con: duckdb.DuckDBPyConnection) -> tuple[pa.Table, pa.Table, pa.Tabl
         order by suspect_id
         """
     ).to_arrow_table()
-    ((slow, ordinary),) = con.sql(
+    ((slow, ordinary),) = con.execute(
         "select (select count(distinct request_key) from slow_requests), "
         "(select coalesce(sum(completed), 0) from request_facts)"
     ).fetchall()
@@ -269,7 +269,7 @@ def worker_samples(con: duckdb.DuckDBPyConnection) -> pa.Table:
     if not defined(con, _RAW):
         return _SAMPLES.empty_table()
     body = sqlfiles.load("sources", "worker_samples").body
-    ((first, last),) = con.sql(
+    ((first, last),) = con.execute(
         "select min(arrival_unix_ns), max(arrival_unix_ns) from request_facts"
     ).fetchall()
     if first is None:

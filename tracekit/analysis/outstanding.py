@@ -213,11 +213,10 @@ class _Traffic:
         found = np.zeros(len(total), dtype=bool)
         while True:
             # what was found leaves: a second burst is looked for in the rest of the time
-            left = np.where(found, 0.0, total)
-            n = float(left.sum())
+            sums = np.concatenate([[0.0], np.cumsum(np.where(found, 0.0, total))]).tolist()
+            n = int(sums[-1])
             chances = [
-                _chance(int(n), int(left[low:high].sum()), share, rules)
-                for low, high, share in places
+                _chance(n, int(sums[high] - sums[low]), share, rules) for low, high, share in places
             ]
             best = int(np.argmin(chances)) if chances else -1
             if best < 0 or chances[best] * tests >= rules.chance:

@@ -132,7 +132,7 @@ def _last_requests(con: duckdb.DuckDBPyConnection, last: int) -> list[dict[str, 
         "from window_requests where coalesce(quarantine_reason, 'no_wall_time') = 'no_wall_time' "
         "and coalesce(superseded_attempt, 0) = 0"
     )
-    ((clockless,),) = con.sql(f"select count(*) {usable} and start_unix_ns is null").fetchall()
+    ((clockless,),) = con.execute(f"select count(*) {usable} and start_unix_ns is null").fetchall()
     # rows of a spreadsheet have no time: they are as new as their import, in the file's order
     order = (
         """
