@@ -398,3 +398,16 @@ def test_of_many_violations_a_sample_is_judged(monkeypatch: pytest.MonkeyPatch) 
 
 def _with_few_suspects(*args: Any, **options: Any) -> Attribution:
     return define_attribution(*args, **options, suspects_max=60)
+
+
+def test_a_missing_size_makes_no_loss_stand_out() -> None:
+    """What a phase of unknown size should have taken may be all of it, not nothing."""
+    traffic = factory.clean(600)
+    long = np.flatnonzero(np.asarray(traffic.columns["output_tokens"]) > 80)[:3]
+    traffic.add("queue", long, 2_000)
+    _, con = _run(traffic, "e2e=2s")
+    (known,) = _verdicts(con, f"request_key = '{sorted(traffic.keys(long))[0]}'")
+    traffic.set("input_tokens", long[:1], None)
+    _, con = _run(traffic, "e2e=2s")
+    (bare,) = _verdicts(con, f"request_key = '{sorted(traffic.keys(long[:1]))[0]}'")
+    assert (known["class"], known["reason"]) == (bare["class"], bare["reason"])

@@ -68,7 +68,9 @@ def outstanding(
     units = " ".join(f"when '{p}' then {unit_of(p, 'w.expected_ms')}" for p in PHASES)
     rows = con.sql(
         f"""
-        select w.slow_id, w.metric, w.phase, w.excess_ms, w.expected_total_ms,
+        select w.slow_id, w.metric, w.phase, w.excess_ms,
+            -- a phase without an expectation should have taken all of its time, at the most
+            w.expected_total_ms + w.unjudged_ms as expected_total_ms,
             w.excess_ms / case w.phase {units} end as far,
             -- where the whole is not known, the metric's own value stands for it
             coalesce(s.e2e_ms, s.value_ms) - w.excess_ms as rest_ms, s.arrival_unix_ns as at,
