@@ -137,6 +137,10 @@ def test_two_labels(run: Run, stores: dict[str, Path]) -> None:
     none = _json(run, "tenant=acme", "tenant=other", *store)
     assert none["verdict"] == "not_enough_evidence"
     assert any("A is empty; its store holds 800 requests" in note for note in none["notes"])
+    assert "no request has tenant=acme; no request has one" in none["notes"]
+    wrong = _json(run, "worker=w9", "worker=w0", *store)
+    assert "no request has worker=w9; known: w0, w1" in wrong["notes"]
+    assert not any("worker=w0" in note for note in wrong["notes"])
 
 
 def test_route_and_slo(run: Run, stores: dict[str, Path]) -> None:

@@ -28,8 +28,14 @@ from tracekit.analysis.compare_metric import (
     plain_statistics,
     worker_shifts,
 )
+from tracekit.analysis.compare_notes import elsewhere, shared
 from tracekit.analysis.compare_rules import CompareRules
-from tracekit.analysis.compare_side import SideData, SideSpec, condition, read_side
+from tracekit.analysis.compare_side import (
+    SideData,
+    SideSpec,
+    condition,
+    read_side,
+)
 from tracekit.analysis.compare_split import Drawn, Floats
 from tracekit.analysis.compare_stats import draw_weights, time_slices
 from tracekit.analysis.comparison import (
@@ -38,7 +44,6 @@ from tracekit.analysis.comparison import (
     Metric,
     PhaseSplit,
     ShareChange,
-    SideInfo,
     Split,
     Statistic,
     Stratum,
@@ -49,7 +54,6 @@ from tracekit.analysis.diagnosis import SloInfo
 from tracekit.analysis.session import Session
 from tracekit.analysis.slo import GIVEN, Slo
 from tracekit.analysis.window import ALL, Window, format_time
-from tracekit.errors import UsageError
 
 #: Columns that kinds of traffic are told apart by, unless they are what is compared.
 _BY: Final = ("model", "route")
@@ -96,45 +100,17 @@ def compare(
                 )
             )
             if not sides[-1].info.requests.total:
-                notes += _elsewhere(session, name)
+                notes += elsewhere(session, name, spec.labels)
         if paths[0] == paths[1]:
-            notes += _shared(sessions[paths[0]], sides)
+            notes += shared(sessions[paths[0]], sides)
     labels = {name for spec in (a, b) for name, _ in spec.labels}
     by = tuple(c for c in _BY if c not in labels)
     return compare_sides(sides[0], sides[1], slo=slo, rules=rules, by=by, notes=notes)
 
 
-def _elsewhere(session: Session, name: str) -> list[str]:
-    """Where the requests are that an empty side missed."""
-    ((n, first, last),) = session.con.execute(
-        "select count(*), min(start_unix_ns), max(start_unix_ns) from requests"
-    ).fetchall()
-    when = "" if first is None else f", from {format_time(first)} to {format_time(last)}"
-    return [f"{name} is empty; its store holds {n:,} requests{when}"]
-
-
 def _readable(text: str) -> str:
     """A side as it was written, unix ns as times."""
     return re.sub(r"\b\d{16,19}\b", lambda m: format_time(int(m.group())), text)
-
-
-def _shared(session: Session, sides: Sequence[SideData]) -> list[str]:
-    ((shared,),) = session.con.execute(
-        "select count(*) from compare_a as a join compare_b as b on a.request_key = b.request_key"
-    ).fetchall()
-    usable = [_usable(s.info) for s in sides]
-    if shared and shared == usable[0] == usable[1]:
-        raise UsageError(
-            f"A ({sides[0].info.text}) and B ({sides[1].info.text}) are the same requests"
-        )
-    if not shared:
-        return []
-    return [f"{shared:,} requests are on both sides: the change is diluted by them"]
-
-
-def _usable(info: SideInfo) -> int:
-    counts = info.requests
-    return counts.completed + counts.aborted + counts.errored + counts.timeout
 
 
 def compare_sides(

@@ -103,9 +103,20 @@ def condition(labels: tuple[tuple[str, str], ...]) -> str:
     return " and ".join(_condition(*label) for label in labels) or "true"
 
 
+def known_values(column: str) -> str:
+    """A query for the values (``v``) that a label has in ``requests``, a row for each use."""
+    return " union all ".join(
+        f"select {c} as v from requests where {c} is not null" for c in _columns(column)
+    )
+
+
+def _columns(label: str) -> tuple[str, ...]:
+    return _WORKERS if label == "worker" else (label,)
+
+
 def _condition(column: str, value: str) -> str:
     literal = "'" + value.replace("'", "''") + "'"
-    columns = _WORKERS if column == "worker" else (column,)
+    columns = _columns(column)
     return "(" + " or ".join(f"coalesce({c} = {literal}, false)" for c in columns) + ")"
 
 
