@@ -50,11 +50,10 @@ def headline(found: Diagnosis) -> None:
 
 
 def _judged(misses: Misses) -> str:
-    violations = sum(misses.by_metric.values())
-    if misses.judged == violations:
+    if misses.judged == misses.violations:
         return ""
     return " " + texts.JUDGED.format(
-        judged=formats.count(misses.judged), violations=formats.count(violations)
+        judged=formats.count(misses.judged), violations=formats.count(misses.violations)
     )
 
 

@@ -11,6 +11,7 @@ import re
 from typing import Final, Literal
 
 from tracekit.names import PHASE_COLOURS
+from tracekit.report import formats
 from tracekit.report.texts import phase_label
 
 _SPECIAL: Final = re.compile(r"([\\`*_{}\[\]<>#|$:~])")
@@ -25,6 +26,7 @@ _UNKNOWN_COLOUR: Final = "#8A8F98"
 
 def plain(text: str) -> str:
     """``text`` for a Markdown element that must show it literally, on one line."""
+    text = text.translate(dict.fromkeys(formats.DIRECTIONS))
     return _SPECIAL.sub(r"\\\1", " ".join(text.split()))
 
 

@@ -194,7 +194,8 @@ def _sentence(
 
 def test_headline_carries_the_action_and_the_rest() -> None:
     assert _sentence((_finding(0.6),)) == (
-        "In the last hour, S; 10 % of all limits missed are not explained. Next: do this."
+        "In the last hour, S; for 10 % of all limits missed no single phase can be named. "
+        "Next: do this."
     )
 
 

@@ -92,3 +92,9 @@ def test_import_summary_says_what_was_refused_and_why() -> None:
     assert "note: 'TTFT' is read as s" in text
     assert "and 20 more files without a remark" in text
     assert text.endswith("37 rows taken, 2 refused, 1 duplicate")
+
+
+def test_names_do_not_steer_the_terminal() -> None:
+    stream = io.StringIO()
+    make_console(stream).print("a\u202eb\x1b[31mc\u2069")
+    assert stream.getvalue() == "ab[31mc\n"

@@ -18,6 +18,8 @@ from tracekit.report import formats, markdown
         (math.nan, "-"),
         (0, "0 ms"),
         (0.0042, "4.2 us"),
+        (0.00996, "10.0 us"),
+        (-1e-9, "0 ms"),
         (0.5, "0.50 ms"),
         (9.949, "9.95 ms"),
         (12.34, "12.3 ms"),

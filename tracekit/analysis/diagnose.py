@@ -237,7 +237,8 @@ def _misses(con: duckdb.DuckDBPyConnection) -> Misses:
     }
     ((total,),) = con.execute("select count(distinct request_key) from slow_requests").fetchall()
     ((judged,),) = con.execute("select count(*) from judged").fetchall()
-    return Misses(total, {m: by_metric[m] for m in SLO_METRICS if m in by_metric}, judged)
+    ordered = {m: by_metric[m] for m in SLO_METRICS if m in by_metric}
+    return Misses(total, ordered, violations=sum(ordered.values()), judged=judged)
 
 
 def _abstentions(con: duckdb.DuckDBPyConnection) -> list[Row]:

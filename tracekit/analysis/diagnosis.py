@@ -91,12 +91,13 @@ class PhaseTotal:
 class Misses:
     """Requests over a limit: distinct in ``total``, per metric in ``by_metric``.
 
-    ``judged`` of the violations (the sum of ``by_metric``) have a verdict: all, or of very many a
-    sample that stands for them.
+    A request that misses two limits is two ``violations``, so these are the sum of ``by_metric``.
+    ``judged`` of them have a verdict: all, or of very many a sample that stands for them.
     """
 
     total: int
     by_metric: Mapping[str, int]
+    violations: int
     judged: int
 
 

@@ -334,7 +334,8 @@ def diagnosis_sentence(
     ):
         return _not_enough(reason, missing, window_text)
     top = findings[0]
-    rest = f"; {format_share(unexplained_share or 0.0)} of all limits missed are not explained"
+    rest = format_share(unexplained_share or 0.0)
+    rest = f"; for {rest} of all limits missed no single phase can be named"
     return f"In {window_text}, {top.sentence}{rest}. Next: {top.action}."
 
 

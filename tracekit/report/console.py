@@ -11,14 +11,18 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.table import Table
 
+from tracekit.report import formats
+
 #: Width where the output is no terminal (a file, a pipe) and COLUMNS says nothing.
 _PIPE_WIDTH: Final = 110
 _NARROWEST: Final = 40
 
 
-#: Control characters but the line feed: ids and notes come from outside and must not steer the
-#: reader's terminal.
-_CONTROL: Final = dict.fromkeys(c for c in (*range(32), *range(127, 160)) if c != 10)
+#: Control characters but the line feed, and those that turn the direction of writing: ids and
+#: notes come from outside and must not steer the reader's terminal.
+_CONTROL: Final = dict.fromkeys(
+    c for c in (*range(32), *range(127, 160), *formats.DIRECTIONS) if c != 10
+)
 
 
 class _Console(Console):

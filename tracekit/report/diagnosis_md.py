@@ -22,7 +22,7 @@ def render(diagnosis: Diagnosis, cost_model: pl.DataFrame | None = None) -> str:
 
 def _sections(diagnosis: Diagnosis, cost_model: pl.DataFrame | None) -> Iterator[str]:
     yield f"# {cell(diagnosis.sentence)}"
-    yield "\n".join(f"- **{label}**: {value}" for label, value in facts(diagnosis))
+    yield "\n".join(f"- **{label}**: {cell(value)}" for label, value in facts(diagnosis))
     yield "## Latency"
     yield table(
         ("metric", "p50", "p95", "p99", "n", "what"),
@@ -64,7 +64,7 @@ def _sections(diagnosis: Diagnosis, cost_model: pl.DataFrame | None) -> Iterator
     if fleet := fleet_text.rows(diagnosis):
         yield f"## {fleet_text.HEADING}"
         yield table(fleet_text.COLUMNS, fleet, right=fleet_text.RIGHT)
-        yield "\n".join(f"- {note}" for note in fleet_text.notes(diagnosis))
+        yield "\n".join(f"- {cell(note)}" for note in fleet_text.notes(diagnosis))
     if diagnosis.missing_evidence:
         yield "## Missing evidence"
         yield table(
@@ -81,9 +81,9 @@ def _sections(diagnosis: Diagnosis, cost_model: pl.DataFrame | None) -> Iterator
 
 def _finding(number: int, finding: Finding) -> str:
     lines = [f"### {number}. {cell(finding.sentence)}", ""]
-    lines.extend(f"- {line}" for line in finding_lines(finding))
+    lines.extend(f"- {cell(line)}" for line in finding_lines(finding))
     if finding.action:
-        lines.append(f"- **try**: {finding.action}")
+        lines.append(f"- **try**: {cell(finding.action)}")
     return "\n".join(lines)
 
 

@@ -67,13 +67,12 @@ def facts(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
     yield "slow", _limits(diagnosis)
     misses = diagnosis.misses
     by_metric = ", ".join(f"{texts.slo_label(m)} {n:,}" for m, n in misses.by_metric.items() if n)
-    violations = sum(misses.by_metric.values())
     yield (
         "over it",
         formats.plural(misses.total, "request") + (f" ({by_metric})" if by_metric else ""),
     )
-    if misses.judged < violations:
-        yield "judged", texts.JUDGED.format(judged=misses.judged, violations=violations)
+    if misses.judged < misses.violations:
+        yield "judged", texts.JUDGED.format(judged=misses.judged, violations=misses.violations)
     if diagnosis.goodput is not None:
         goodput = diagnosis.goodput
         rate = (

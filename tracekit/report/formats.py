@@ -6,6 +6,9 @@ import math
 from datetime import UTC, datetime
 from typing import Final
 
+#: Code points that turn the direction of what follows: no part of a name that a person reads.
+DIRECTIONS: Final = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+
 #: Shown where a value is not known. Never 0: an unknown time is not a short one.
 UNKNOWN: Final = "-"
 
@@ -27,7 +30,7 @@ def ms(value: float | None) -> str:
         return f"{value:.1f} ms"
     if size >= 0.01 or size == 0:
         return f"{value:.2f} ms".replace("0.00 ms", "0 ms")
-    return f"{value * 1000:.1f} us"
+    return f"{value * 1000:.1f} us" if size >= 5e-5 else "0 ms"
 
 
 def seconds(value: float | None) -> str:

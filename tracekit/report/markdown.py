@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Final
+
+from tracekit.report import formats
+
+#: Names come from outside: they may not begin HTML, nor turn the direction of writing.
+_ESCAPES: Final = {ord("|"): "\\|", ord("<"): "&lt;", **dict.fromkeys(formats.DIRECTIONS)}
 
 
 def cell(text: str) -> str:
-    """``text`` as the content of a table cell."""
-    return " ".join(text.replace("|", "\\|").split())
+    """``text`` on one line, as the content of a table cell, a heading or a bullet."""
+    return " ".join(text.translate(_ESCAPES).split())
 
 
 def table(
