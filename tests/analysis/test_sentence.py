@@ -77,7 +77,7 @@ def test_every_combination_has_an_action_and_a_sentence(phase: str, cause: str) 
     for metric, shape in itertools.product(SLO_METRICS, (False, True)):
         words = _words(phase, cause, metric, shape)
         sentence = finding_sentence(
-            words, share=0.34, n=41, confidence=0.93, label="high", source="given"
+            words, share=0.34, n=41, looked_into=41, confidence=0.93, label="high", source="given"
         )
         action = action_for(words)
         assert "34 % of" in sentence and "n = 41" in sentence and "0.93" in sentence
@@ -90,6 +90,7 @@ def test_attributed() -> None:
         _words("queue", "arrival_burst"),
         share=0.34,
         n=41,
+        looked_into=41,
         confidence=0.93,
         label="high",
         source="given",
@@ -106,6 +107,7 @@ def test_shape() -> None:
         _words("prefill", "long_prompt", shape=True),
         share=0.5,
         n=9,
+        looked_into=3,
         confidence=0.8,
         label="likely",
         source="slowest_5_percent",
@@ -114,12 +116,13 @@ def test_shape() -> None:
         "50 % of the requests with the slowest TTFT: as slow as their size makes them"
     )
     assert "31k prompt tokens take 12 ms of prefill here" in sentence
+    assert sentence.endswith("n = about 9 (3 looked into)")
 
 
 def test_culprit_and_worker_are_named() -> None:
     interference = _words("decode", "prefill_interference", "tpot")
     sentence = finding_sentence(
-        interference, share=1.0, n=9, confidence=1.0, label="high", source="given"
+        interference, share=1.0, n=9, looked_into=9, confidence=1.0, label="high", source="given"
     )
     assert "req-7 (24k prompt tokens)" in sentence
     assert "24k tokens and more" in action_for(interference)

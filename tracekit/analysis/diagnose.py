@@ -337,6 +337,7 @@ def _finding(
             words,
             share=share,
             n=int(row["n"]),
+            looked_into=int(row["searched"]),
             confidence=confidence,
             label=label,
             source=attribution.slo.source,

@@ -260,12 +260,23 @@ _NEXT_TO_NOTHING_MS: Final = 1.0
 
 
 def finding_sentence(
-    words: FindingWords, *, share: float, n: int, confidence: float, label: str, source: str
+    words: FindingWords,
+    *,
+    share: float,
+    n: int,
+    looked_into: int,
+    confidence: float,
+    label: str,
+    source: str,
 ) -> str:
-    """One finding in one sentence, without its action."""
+    """One finding in one sentence, without its action.
+
+    ``n`` is about so many where fewer were ``looked_into``.
+    """
     subject = misses_of(words.metric, source)
     # the confidence is about the phase: whether it is the one, not why
-    sure = f"confidence in the phase {label} ({confidence:.2f}), n = {n:,}"
+    sure = f"confidence in the phase {label} ({confidence:.2f}), n = "
+    sure += f"{n:,}" if looked_into >= n else f"about {n:,} ({looked_into:,} looked into)"
     if words.is_shape:
         return (
             f"{format_share(share)} of {subject}: as slow as their size makes them, no fault "
