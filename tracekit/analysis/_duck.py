@@ -29,8 +29,8 @@ def defined(con: duckdb.DuckDBPyConnection, names: Sequence[str]) -> bool:
     wanted = ", ".join(f"'{n}'" for n in names)
     (found,) = one(
         con,
-        "select count(distinct table_name) from information_schema.tables "
-        f"where table_name in ({wanted})",
+        "select count(distinct name) from (select table_name as name from duckdb_tables() "
+        f"union all select view_name from duckdb_views()) where name in ({wanted})",
     )
     return bool(found == len(names))
 

@@ -26,7 +26,7 @@ SUSPECT_PHASES: Final = (
 )
 
 #: At most this many (request, phase) pairs are looked into for the cause, and so many controls.
-SUSPECTS_MAX: Final = 4_000
+SUSPECTS_MAX: Final = 3_000
 CONTROLS_MAX: Final = 4_000
 #: The same for a list of verdicts, which is read request by request.
 SUSPECTS_LISTED: Final = 100_000
@@ -72,21 +72,20 @@ def suspect_requests(
     ).to_arrow_table()
     if not suspects.num_rows:
         return _numbered(suspects)
-    ((rows,),) = con.execute("select count(*) from request_facts where completed = 1").fetchall()
+    ((rows,),) = con.execute("select count(*) from drawn_costs where completed = 1").fetchall()
     # service is looked at for all: a wait may be the consequence of slow service
     seen = {*suspects["phase"].to_pylist(), "prefill", "decode"}
     wanted = ", ".join(f"'{p}'" for p in sorted(seen))
     controls = con.sql(
         f"""
-        with ordinary as (
-            select f.* from request_facts as f
-            where completed = 1 and hash(request_key) % {1 + rows // CONTROLS_MAX} = 0
+        -- the same SELECT over a few rows: a name in WITH hides the relation of that name
+        with request_costs as not materialized (
+            select d.* from drawn_costs as d
+            -- another hash than the one that drew them
+            where completed = 1 and hash(request_key, 1) % {1 + rows // CONTROLS_MAX} = 0
                 and not exists (
-                    select 1 from slow_requests as s where s.request_key = f.request_key)
+                    select 1 from slow_requests as s where s.request_key = d.request_key)
         ),
-        -- the same SELECTs over these few rows: a name in WITH hides the relation of that name
-        request_facts as (select * from ordinary),
-        request_costs as ({sqlfiles.load("attribution", "request_costs").body}),
         costs as ({sqlfiles.load("attribution", "excess").body})
         select request_key, phase, 1::bigint as is_control, actual_ms,
             null::double as excess_ms, expected_ms

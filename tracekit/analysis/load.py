@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from tracekit.analysis import sqlfiles
 from tracekit.analysis._arrow import arrow_table, numpy_column
-from tracekit.analysis._duck import defined
+from tracekit.analysis._duck import defined, one
 from tracekit.analysis.quantile import quantile_fit
 
 Floats = npt.NDArray[np.float64]
@@ -261,12 +261,15 @@ _SAMPLES: Final = pa.schema(
         ("is_throttled", pa.int64()),
     ]
 )
-_RAW: Final = ("metric_samples", "gpu_samples", "legs")
+_SAMPLED: Final = ("metric_samples", "gpu_samples")
+_RAW: Final = (*_SAMPLED, "legs")
 
 
 def worker_samples(con: duckdb.DuckDBPyConnection) -> pa.Table:
     """Rows of ``sql/sources/worker_samples.sql`` near the window; none without raw samples."""
     if not defined(con, _RAW):
+        return _SAMPLES.empty_table()
+    if not any(one(con, f"select count(*) from (from {n} limit 1)")[0] for n in _SAMPLED):
         return _SAMPLES.empty_table()
     body = sqlfiles.load("sources", "worker_samples").body
     ((first, last),) = con.execute(

@@ -25,6 +25,7 @@ from tracekit.analysis.settled import (
     LOG_LEG_ID,
     SPAN_LEG_ID,
     add_related,
+    count_new_legs,
     done_legs,
     may_be_leg,
     recall_clocks,
@@ -278,20 +279,6 @@ def _chunk_views(con: duckdb.DuckDBPyConnection, chunk: int, *, last: bool) -> N
     )
     con.execute("create or replace view spans as from chunk_spans")
     con.execute("create or replace view request_log as from chunk_log")
-
-
-def count_new_legs(con: duckdb.DuckDBPyConnection) -> None:
-    """``new_legs``: legs of ``leg_rows`` that are not in ``done``."""
-    con.execute(
-        """
-        create or replace temp table new_legs as
-        select leg_id, trace_id, norm_request_id, ingested_unix_ns,
-            coalesce(send_unix_ns, recv_unix_ns, queued_unix_ns, scheduled_unix_ns,
-                first_token_unix_ns, leg_end_unix_ns) as start_ns
-        from leg_rows
-        where leg_id not in (select leg_id from done)
-        """
-    )
 
 
 def use_related(con: duckdb.DuckDBPyConnection) -> None:

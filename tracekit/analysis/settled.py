@@ -250,3 +250,17 @@ def add_related(
         {key: revision for _, key, revision, _ in (*done, *rows)},
         {key: (t[0], t[1], t[2]) for _, key, _, t in (*done, *rows) if t is not None},
     )
+
+
+def count_new_legs(con: duckdb.DuckDBPyConnection) -> None:
+    """``new_legs``: legs of ``leg_rows`` that are not in ``done``."""
+    con.execute(
+        """
+        create or replace temp table new_legs as
+        select leg_id, trace_id, norm_request_id, ingested_unix_ns,
+            coalesce(send_unix_ns, recv_unix_ns, queued_unix_ns, scheduled_unix_ns,
+                first_token_unix_ns, leg_end_unix_ns) as start_ns
+        from leg_rows
+        where leg_id not in (select leg_id from done)
+        """
+    )

@@ -14,12 +14,12 @@ import duckdb
 from tracekit.analysis._clock_rows import create_nodes
 from tracekit.analysis._duck import normalised_id, one
 from tracekit.analysis.derive import DERIVED, derive, load_legs
-from tracekit.analysis.settle import count_new_legs
 from tracekit.analysis.settled import (
     LOG_LEG_ID,
     SPAN_LEG_ID,
     Snapshots,
     add_related,
+    count_new_legs,
     done_legs,
     may_be_leg,
     pinned_watermark,
