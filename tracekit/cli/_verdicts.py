@@ -50,9 +50,11 @@ def verdicts(
     """
     from tracekit.analysis.attribution import define_attribution
     from tracekit.analysis.causes import SUSPECTS_LISTED
+    from tracekit.analysis.rules import Rules
     from tracekit.analysis.session import Session
     from tracekit.analysis.slo import parse_slo
     from tracekit.analysis.verdicts import VERDICT_COLUMNS, list_verdicts
+    from tracekit.report import texts
 
     limits = parse_slo(slo)
     with Session.open(
@@ -61,6 +63,11 @@ def verdicts(
         healthy = opt.range_of(baseline)
         define_attribution(session.con, limits, baseline=healthy, suspects_max=SUSPECTS_LISTED)
         rows = list_verdicts(session, last=last)
+        ((n,),) = session.con.execute(
+            "select count(*) from request_facts where completed = 1"
+        ).fetchall()
+        if n < Rules().min_rows:
+            out.notice(texts.NOTHING_JUDGED.format(n=n, needed=Rules().min_rows))
         if as_json or verdict_format is VerdictFormat.json:
             out.write_json_lines({key: row[key] for key in VERDICT_COLUMNS} for row in rows)
         else:

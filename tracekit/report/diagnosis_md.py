@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from tracekit.report import fleet_text, formats, texts
-from tracekit.report.diagnosis_text import facts, finding_lines
+from tracekit.report.diagnosis_text import facts, finding_lines, no_findings
 from tracekit.report.markdown import cell, table
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def _sections(diagnosis: Diagnosis, cost_model: pl.DataFrame | None) -> Iterator
         )
     yield "## Findings"
     if not diagnosis.findings:
-        yield texts.NO_FINDINGS if diagnosis.misses.total else texts.NOTHING_SLOW
+        yield no_findings(diagnosis)
     for number, finding in enumerate(diagnosis.findings, start=1):
         yield _finding(number, finding)
     if fleet := fleet_text.rows(diagnosis):

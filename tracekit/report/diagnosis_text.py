@@ -9,6 +9,8 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
+from tracekit.analysis.rules import Rules
+from tracekit.analysis.slo import GIVEN
 from tracekit.names import PHASE_COLOURS
 from tracekit.report import fleet_text, formats, texts
 from tracekit.report.console import make_table
@@ -38,7 +40,7 @@ def _blocks(diagnosis: Diagnosis, width: int) -> Iterator[RenderableType]:
         yield _phases(diagnosis.phases, bars=width >= 100)
     yield Text()
     if not diagnosis.findings:
-        yield Text(texts.NO_FINDINGS if diagnosis.misses.total else texts.NOTHING_SLOW)
+        yield Text(no_findings(diagnosis))
     for number, finding in enumerate(diagnosis.findings[:_DETAILED], start=1):
         yield from _finding(number, finding)
     if len(diagnosis.findings) > _DETAILED:
@@ -46,7 +48,7 @@ def _blocks(diagnosis: Diagnosis, width: int) -> Iterator[RenderableType]:
             yield Text(f"{number}. {finding.sentence}")
         yield Text("their evidence: --format md or --json", style="dim")
         yield Text()
-    if diagnosis.unexplained_share is not None:
+    if diagnosis.unexplained_share is not None and _is_judged(diagnosis):
         yield Text(
             f"no finding accounts for {formats.percent(diagnosis.unexplained_share)} of the "
             "violations",
@@ -54,6 +56,21 @@ def _blocks(diagnosis: Diagnosis, width: int) -> Iterator[RenderableType]:
         )
     yield from _fleet(diagnosis)
     yield from _missing(diagnosis.missing_evidence)
+
+
+def no_findings(diagnosis: Diagnosis) -> str:
+    """Why there is no finding."""
+    if not _is_judged(diagnosis):
+        completed = diagnosis.requests.completed
+        return texts.NOTHING_JUDGED.format(n=completed, needed=Rules().min_rows)
+    return texts.NO_FINDINGS if diagnosis.misses.total else texts.NOTHING_SLOW
+
+
+def _is_judged(diagnosis: Diagnosis) -> bool:
+    """Whether there are requests enough, or none over given limits."""
+    if diagnosis.slo.source == GIVEN and not diagnosis.misses.total:
+        return True
+    return diagnosis.requests.completed >= Rules().min_rows
 
 
 def facts(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
