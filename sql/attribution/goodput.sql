@@ -13,7 +13,7 @@ select
             and (s.tpot_ms is null or f.tpot_ms is null or f.tpot_ms <= s.tpot_ms)
             and (s.e2e_ms is null or f.e2e_ms <= s.e2e_ms)
         then 1 else 0 end) as bigint) as good,
-    cast(max(f.arrival_unix_ns + cast(coalesce(f.e2e_ms, 0.0) * 1e6 as bigint))
+    cast(max(f.arrival_unix_ns + cast(floor(coalesce(f.e2e_ms, 0.0) * 1e6) as bigint))
         - min(f.arrival_unix_ns) as double) / 1e9 as span_s
 from request_facts as f
 cross join slo as s

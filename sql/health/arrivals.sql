@@ -6,7 +6,9 @@
 -- last_minute: rows received in the minute before now
 -- last_ingested_unix_ns: [unix ns] when the last row was received, NULL if there is none
 with raw as (
+    -- the span that `tracekit doctor` sends to see the way is no arrival
     select 'spans' as table_name, ingested_unix_ns from spans
+    where service_name is distinct from 'tracekit-doctor'
     union all
     select 'request_log' as table_name, ingested_unix_ns from request_log
     union all

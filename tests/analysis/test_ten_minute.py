@@ -187,6 +187,15 @@ def test_lengths_that_do_not_vary_push_nothing() -> None:
     assert table.sentence.startswith("Neither")
 
 
+def test_times_that_hardly_differ_are_the_same() -> None:
+    rows = _rows(12)
+    for i, row in enumerate(rows):
+        row["ttft_ms"] = 300.0 + 0.001 * i
+    table = ten_minute_connection(_connect(rows))
+    assert table.findings[0].answer == "not_shown"
+    assert "TTFT is the same within 1 % in all 12 rows" in table.findings[0].text
+
+
 def test_empty() -> None:
     table = ten_minute_connection(_connect([]))
     assert table.rows == ()

@@ -205,6 +205,7 @@ def test_probe_round_trip(run: Run, receiver: Callable[..., Ready]) -> None:
     # the doctor's own spans are in nobody's way
     again = _doctor(run, "--no-probe", "--store", ready.store)
     assert again["services"] == [] and again["joins"]["requests"] == 0
+    assert not any(row["total"] for row in again["arrivals"]), "a probe is no arrival"
 
 
 def test_probe_names_swapped_ports(run: Run, receiver: Callable[..., Ready]) -> None:

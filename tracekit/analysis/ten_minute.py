@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 SCHEMA: Final = "tracekit.table/1"
 
+#: Times that differ by less than this share are the same.
+_SAME: Final = 0.01
 #: Rows below which a rank correlation says nothing.
 MIN_ROWS: Final = 8
 
@@ -263,6 +265,12 @@ def _effect(
     found = rank_correlation(x, y)
     if found is None:
         text = f"{length} against {time}: one of them is the same in all {n} rows"
+        return LengthEffect(name, "not_shown", n, None, None, None, None, None, text)
+    if np.ptp(y) <= _SAME * np.median(y):
+        # a perfect rank correlation of rounding errors is no finding
+        text = (
+            f"{time} is the same within {_SAME * 100:.0f} % in all {n} rows, whatever the {length}"
+        )
         return LengthEffect(name, "not_shown", n, None, None, None, None, None, text)
     rho, low, high = found
     order = np.argsort(x, kind="stable")
