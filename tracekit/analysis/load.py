@@ -268,15 +268,15 @@ _RAW: Final = (*_SAMPLED, "legs")
 def worker_samples(con: duckdb.DuckDBPyConnection) -> pa.Table:
     """Rows of ``sql/sources/worker_samples.sql`` near the window; none without raw samples."""
     if not defined(con, _RAW):
-        return _SAMPLES.empty_table()
+        return arrow_table({name: [] for name in _SAMPLES.names}, _SAMPLES)
     if not any(one(con, f"select count(*) from (from {n} limit 1)")[0] for n in _SAMPLED):
-        return _SAMPLES.empty_table()
+        return arrow_table({name: [] for name in _SAMPLES.names}, _SAMPLES)
     body = sqlfiles.load("sources", "worker_samples").body
     ((first, last),) = con.execute(
         "select min(arrival_unix_ns), max(arrival_unix_ns) from request_facts"
     ).fetchall()
     if first is None:
-        return _SAMPLES.empty_table()
+        return arrow_table({name: [] for name in _SAMPLES.names}, _SAMPLES)
     margin = 600 * _SECOND_NS
     rows: pa.Table = con.sql(
         f"select * from ({body}) where at_unix_ns between {first - margin} and {last + margin}"
