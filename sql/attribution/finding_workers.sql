@@ -7,17 +7,6 @@
 -- metric: ttft, tpot or e2e
 -- worker: worker
 -- n: requests among those that were judged and whose cause was looked for
-with known as (
-    select
-        class,
-        phase,
-        case when cause = 'unsearched' then 'unknown' else cause end as cause,
-        metric,
-        worker
-    from judgements
-    where class in ('attributed', 'request_shape') and worker is not null
-)
-
 select
     class,
     phase,
@@ -25,5 +14,6 @@ select
     metric,
     worker,
     count(*) as n
-from known
+from judgements
+where class in ('attributed', 'request_shape') and worker is not null and cause <> 'unsearched'
 group by class, phase, cause, metric, worker

@@ -1,8 +1,7 @@
 """A sample of the window's requests, drawn once: ``drawn_facts`` and ``drawn_costs``.
 
 What asks for the shape of the traffic (how far requests usually go, who is slower than whom) needs
-tens of thousands of requests, not a million. Owns the draw; both are views where nothing is left
-out.
+tens of thousands of requests, not a million. Owns the draw.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ def unit_of(phase: str, expected: str) -> str:
 
 
 def draw_excess(con: duckdb.DuckDBPyConnection, facts: str | None = None) -> Mapping[str, Floats]:
-    """Phase → how far its completed requests went, some 50,000 of them.
+    """Phase → how far its completed requests went, some 25,000 of them.
 
     Of the window's requests (``drawn_costs``), or of those in the relation ``facts``.
     """
