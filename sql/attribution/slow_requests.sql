@@ -23,13 +23,9 @@
 -- output_tokens: [tokens] generated
 -- worker: worker that decoded (or the only one), NULL if unknown
 -- prefill_worker: worker that prefilled, NULL if unknown
-with s as (
+with over_a_limit as (
     select
         f.request_key as request_key,
-        'ttft' as metric,
-        f.ttft_ms as value_ms,
-        t.ttft_ms as threshold_ms,
-        t.ttft_level as threshold_level,
         f.censored as censored,
         f.cached_known as cached_known,
         f.model as model,
@@ -43,58 +39,55 @@ with s as (
         f.uncached_tokens as uncached_tokens,
         f.output_tokens as output_tokens,
         f.worker as worker,
-        f.prefill_worker as prefill_worker
+        f.prefill_worker as prefill_worker,
+        f.ttft_ms as ttft_ms,
+        f.tpot_ms as tpot_ms,
+        t.ttft_ms as ttft_threshold_ms,
+        t.tpot_ms as tpot_threshold_ms,
+        t.e2e_ms as e2e_threshold_ms,
+        t.ttft_level as ttft_level,
+        t.tpot_level as tpot_level,
+        t.e2e_level as e2e_level
     from request_facts as f
     join slow_thresholds as t on f.model = t.model and f.route = t.route
-    where f.ttft_ms > t.ttft_ms and f.completed + f.censored > 0
+    where (f.ttft_ms > t.ttft_ms or f.tpot_ms > t.tpot_ms or f.e2e_ms > t.e2e_ms)
+        and f.completed + f.censored > 0
+),
+
+metrics as (
+    select 'ttft' as metric
     union all
-    select
-        f.request_key as request_key,
-        'tpot' as metric,
-        f.tpot_ms as value_ms,
-        t.tpot_ms as threshold_ms,
-        t.tpot_level as threshold_level,
-        f.censored as censored,
-        f.cached_known as cached_known,
-        f.model as model,
-        f.route as route,
-        f.arrival_unix_ns as arrival_unix_ns,
-        f.engine_step_wait_ms as engine_step_wait_ms,
-        f.kv_transfer_wait_ms as kv_transfer_wait_ms,
-        f.kv_transfer_recompute_ms as kv_transfer_recompute_ms,
-        f.preemptions as preemptions,
-        f.e2e_ms as e2e_ms,
-        f.uncached_tokens as uncached_tokens,
-        f.output_tokens as output_tokens,
-        f.worker as worker,
-        f.prefill_worker as prefill_worker
-    from request_facts as f
-    join slow_thresholds as t on f.model = t.model and f.route = t.route
-    where f.tpot_ms > t.tpot_ms and f.completed + f.censored > 0
+    select 'tpot' as metric
     union all
+    select 'e2e' as metric
+),
+
+s as (
     select
-        f.request_key as request_key,
-        'e2e' as metric,
-        f.e2e_ms as value_ms,
-        t.e2e_ms as threshold_ms,
-        t.e2e_level as threshold_level,
-        f.censored as censored,
-        f.cached_known as cached_known,
-        f.model as model,
-        f.route as route,
-        f.arrival_unix_ns as arrival_unix_ns,
-        f.engine_step_wait_ms as engine_step_wait_ms,
-        f.kv_transfer_wait_ms as kv_transfer_wait_ms,
-        f.kv_transfer_recompute_ms as kv_transfer_recompute_ms,
-        f.preemptions as preemptions,
-        f.e2e_ms as e2e_ms,
-        f.uncached_tokens as uncached_tokens,
-        f.output_tokens as output_tokens,
-        f.worker as worker,
-        f.prefill_worker as prefill_worker
-    from request_facts as f
-    join slow_thresholds as t on f.model = t.model and f.route = t.route
-    where f.e2e_ms > t.e2e_ms and f.completed + f.censored > 0
+        o.request_key as request_key,
+        m.metric as metric,
+        case m.metric when 'ttft' then o.ttft_ms when 'tpot' then o.tpot_ms else o.e2e_ms end
+            as value_ms,
+        case m.metric when 'ttft' then o.ttft_threshold_ms when 'tpot' then o.tpot_threshold_ms
+             else o.e2e_threshold_ms end as threshold_ms,
+        case m.metric when 'ttft' then o.ttft_level when 'tpot' then o.tpot_level
+             else o.e2e_level end as threshold_level,
+        o.censored as censored,
+        o.cached_known as cached_known,
+        o.model as model,
+        o.route as route,
+        o.arrival_unix_ns as arrival_unix_ns,
+        o.engine_step_wait_ms as engine_step_wait_ms,
+        o.kv_transfer_wait_ms as kv_transfer_wait_ms,
+        o.kv_transfer_recompute_ms as kv_transfer_recompute_ms,
+        o.preemptions as preemptions,
+        o.e2e_ms as e2e_ms,
+        o.uncached_tokens as uncached_tokens,
+        o.output_tokens as output_tokens,
+        o.worker as worker,
+        o.prefill_worker as prefill_worker
+    from over_a_limit as o
+    cross join metrics as m
 )
 
 select
@@ -119,3 +112,4 @@ select
     worker,
     prefill_worker
 from s
+where value_ms > threshold_ms

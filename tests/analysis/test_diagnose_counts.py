@@ -287,3 +287,14 @@ def test_without_a_prompt_size_only_a_larger_excess_is_blamed() -> None:
     assert low == {("insufficient_evidence", "size", None)}
     high = {found[k] for k in traffic.keys(rows[5:])}
     assert high == {("attributed", "excess", "likely")}, "the missing size costs the 'high'"
+
+
+@pytest.mark.parametrize("for_readers", [True, False])
+def test_the_answer_is_the_same_without_the_views_for_readers(for_readers: bool) -> None:
+    con = factory.clean(400).connect()
+    whole = diagnose_connection(factory.clean(400).connect(), parse_slo("ttft=100ms"))
+    made = diagnose_connection(con, parse_slo("ttft=100ms"), for_readers=for_readers)
+    assert made.to_json() == whole.to_json()
+    views = {name for (name,) in con.sql("select view_name from duckdb_views()").fetchall()}
+    wanted = {"expected", "verdicts", "fleet_ranges", "fleet_misses"}
+    assert views & wanted == (wanted if for_readers else set())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import tracekit
-from tracekit.lake.duck import connect
+from tracekit.lake.duck import connect, suit
 
 
 def test_duckdb_shows_no_progress_bar() -> None:
@@ -20,3 +20,15 @@ def test_every_connection_is_made_so() -> None:
     assert len(files) > 100
     others = {path.name for path in files if "duckdb.connect(" in path.read_text()}
     assert others == {"duck.py"}
+
+
+def test_little_data_takes_one_core() -> None:
+    def threads(rows: int) -> int:
+        with connect() as con:
+            con.execute("set threads = 4")
+            suit(con, rows)
+            ((count,),) = con.sql("select current_setting('threads')").fetchall()
+        return int(count)
+
+    assert threads(20_000) == 1
+    assert threads(5_000_000) == 4

@@ -104,6 +104,19 @@ def test_files_are_zstd_with_bounded_row_groups(store: Store, make_rows: MakeRow
     assert pq.read_schema(path).equals(file_schema("token_gaps"))
 
 
+def test_the_key_has_a_dictionary_where_it_repeats(store: Store, make_rows: MakeRows) -> None:
+    def encodings(table: str, keys: list[str]) -> set[str]:
+        store.append(table, make_rows(table, len(keys), request_key=keys))
+        meta = pq.read_metadata(store.snapshot(table).paths[0])
+        column = file_schema(table).get_field_index("request_key")
+        return set(meta.row_group(meta.num_row_groups - 1).column(column).encodings)
+
+    # as the phases of a request lie: seven rows of each key
+    repeated = [f"{i // 7:032x}" for i in range(ROW_GROUP_ROWS * 2)]
+    assert encodings("phases", repeated) == {"RLE", "PLAIN", "RLE_DICTIONARY"}
+    assert encodings("requests", [f"{i:032x}" for i in range(10)]) == {"RLE", "PLAIN"}
+
+
 def test_columns_come_in_any_order_and_are_cast(
     store: Store, make_rows: MakeRows, query: Query
 ) -> None:

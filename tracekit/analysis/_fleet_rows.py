@@ -56,9 +56,8 @@ def draw_ordinary(con: duckdb.DuckDBPyConnection) -> pl.DataFrame:
             select 1 from slow_requests as s where s.request_key = d.request_key)
         """
     )
-    ranges = _with(
-        {"request_facts": "_fleet_ordinary"}, ("request_costs", "excess"), "fleet_ranges"
-    )
+    hidden = {"request_facts": "_fleet_ordinary", "request_costs": "drawn_costs"}
+    ranges = _with(hidden, ("excess",), "fleet_ranges")
     con.execute(f"create or replace temp table _fleet_ranges as {ranges}")
     columns = ", ".join(f"{m}_ms as {m}" for m in SLO_METRICS)
     query = f"select model, route, {columns} from _fleet_ordinary order by request_key"

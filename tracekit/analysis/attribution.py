@@ -95,6 +95,9 @@ _VIEWS: Final = frozenset(
     }
 )
 
+#: Views that no other file reads, and no diagnosis: for who asks afterwards.
+_FOR_READERS: Final = ("expected", "verdicts", "fleet_ranges", "fleet_misses")
+
 
 @dataclass(frozen=True)
 class Attribution:
@@ -115,6 +118,7 @@ def define_attribution(
     judged_max: int | None = None,
     suspects_max: int = causes.SUSPECTS_MAX,
     include: str | None = None,
+    for_readers: bool = True,
 ) -> Attribution:
     """Define (or define anew) every relation of ATTRIBUTION as temporary tables and views.
 
@@ -122,7 +126,8 @@ def define_attribution(
     instead of the low quantile of the window itself. UsageError if that window holds no request.
     Of more than ``judged_max`` violations a sample gets a verdict, and of more than
     ``suspects_max`` losses a sample is looked into for the cause; ``include`` is the key of a
-    request that is in both in any case.
+    request that is in both in any case. Not ``for_readers``: without the views that only somebody
+    who queries the connection afterwards would read.
     """
     rules = rules or Rules()
     _spare_checkpoints(con)
@@ -137,8 +142,7 @@ def define_attribution(
     model = fit_cost_model(con, reference=reference, baseline=baseline is not None)
     put(con, "cost_model", model.to_arrow())
     draw_costs(con)
-    for name in ("request_costs", "excess", "expected"):
-        _define(con, name)
+    _define_all(con, "request_costs", "excess")
     _define(con, "slow_thresholds")
     _define_slow(con, judged_max=judged_max, include=include)
     put(
@@ -168,7 +172,10 @@ def define_attribution(
     _define_all(con, "cause_evidence", "causes")
     # ranks what requests usually do: the drawn ones tell it
     _define_of(con, "worker_residuals", {"request_costs": "select * from drawn_costs"})
-    _define_all(con, "arrival_bins", ATTRIBUTION[-1])
+    _define_all(con, "arrival_bins", "field_coverage")
+    if for_readers:
+        for name in _FOR_READERS:
+            _define(con, name)
     return Attribution(slo, rules, model, baseline)
 
 
@@ -220,18 +227,14 @@ def _define_slow(
     The files say the same over all of ``request_facts``; this only spares the cost of every
     request's expectation.
     """
-    con.execute(
-        """
-        create or replace temp table _slow_facts as
-        select f.* from request_facts as f
-        join slow_thresholds as t on f.model = t.model and f.route = t.route
-        where f.ttft_ms > t.ttft_ms or f.tpot_ms > t.tpot_ms or f.e2e_ms > t.e2e_ms
-        """
-    )
-    _define_of(con, "slow_requests", {"request_facts": "select * from _slow_facts"})
+    _define(con, "slow_requests")
     draw_judged(con, at_most=judged_max, also=include)
     judged = {"slow_requests": "select * from judged"}
-    facts = "select * from _slow_facts where request_key in (select request_key from judged)"
+    # qualified: inside WITH the bare name is the relation that is being made
+    facts = """
+        select * from temp.request_facts
+        where request_key in (select request_key from judged)
+    """
     costs = {n: sqlfiles.load("attribution", n).body for n in ("request_costs", "excess")}
     _define_of(con, "slow_phases", judged | {"request_facts": facts} | costs)
     _define_of(con, "winners", judged)

@@ -60,15 +60,21 @@ def diagnose(
     *,
     baseline: Window | None = None,
     rules: Rules | None = None,
+    for_readers: bool = True,
 ) -> Diagnosis:
     """Why the requests of the session's window are slow.
 
     ``slo`` gives the limits; without one, slow is the slowest 5 % of each (model, route).
     ``baseline`` is a window that was healthy: expectations come from it. Leaves the relations of
-    ``sql/attribution`` defined on ``session.con``.
+    ``sql/attribution`` defined on ``session.con``, all of them if ``for_readers``.
     """
     return diagnose_connection(
-        session.con, slo or Slo(), window=session.window, baseline=baseline, rules=rules
+        session.con,
+        slo or Slo(),
+        window=session.window,
+        baseline=baseline,
+        rules=rules,
+        for_readers=for_readers,
     )
 
 
@@ -79,10 +85,16 @@ def diagnose_connection(
     window: Window = ALL,
     baseline: Window | None = None,
     rules: Rules | None = None,
+    for_readers: bool = True,
 ) -> Diagnosis:
     """`diagnose` on a connection with window_requests, requests, phases and token_gaps."""
     attribution = define_attribution(
-        con, slo, baseline=baseline, rules=rules, judged_max=JUDGED_MAX
+        con,
+        slo,
+        baseline=baseline,
+        rules=rules,
+        judged_max=JUDGED_MAX,
+        for_readers=for_readers,
     )
     outcomes = _rows(con, "select * from outcomes")
     counts = _counts(outcomes)

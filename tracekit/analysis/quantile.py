@@ -170,9 +170,6 @@ class _Newton:
 
 
 def _length(*pairs: tuple[Floats, Floats]) -> float:
-    out = 1.0
-    for values, change in pairs:
-        falling = change < 0
-        if falling.any():
-            out = min(out, float((-values[falling] / change[falling]).min()))
-    return out
+    """How much of the changes, at most 1, the values (> 0) can take without falling below zero."""
+    steepest = min(float((change / values).min()) for values, change in pairs)
+    return min(1.0, -1.0 / steepest) if steepest < 0 else 1.0

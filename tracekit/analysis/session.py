@@ -20,7 +20,7 @@ from tracekit.analysis.derive import DERIVED
 from tracekit.analysis.settled import Pinned
 from tracekit.analysis.tail import Tail
 from tracekit.analysis.window import ALL, Window
-from tracekit.lake.duck import connect, stand_back
+from tracekit.lake.duck import connect, stand_back, suit
 from tracekit.lake.schema import TABLES
 from tracekit.lake.stamping import WATERMARK_APP
 from tracekit.lake.store import Store, StoreReader
@@ -114,7 +114,9 @@ class Session:
         pinned = Pinned(self._reader, _ORDER)
         changed = self._tail.refresh(pinned, self._watermark_unix_ns)
         self._requests_version = pinned.snapshot("requests").version
-        if self._defined and not self._live:
+        if not self._defined:
+            suit(self.con, sum(pinned.snapshot(table).rows for table in _ORDER))
+        elif not self._live:
             self._live = True
             stand_back(self.con)
         # binding a view costs more than a small refresh: only views over new files are made anew

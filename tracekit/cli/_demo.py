@@ -52,7 +52,7 @@ def demo(
             + (f" ({summary.duplicates:,} were there already)" if summary.duplicates else "")
         )
         with Session.open(opened) as session:
-            diagnosis = diagnose(session, Slo())
+            diagnosis = diagnose(session, Slo(), for_readers=False)
         if as_json:
             out.write_json(diagnosis.to_json())
         else:

@@ -58,7 +58,7 @@ def diagnose(
     with Session.open(
         opt.store_path(store), window=opt.window(since, until), model=model, route=route
     ) as session:
-        result = run(session, limits, baseline=opt.range_of(baseline))
+        result = run(session, limits, baseline=opt.range_of(baseline), for_readers=False)
         cells = session.frame("select * from cost_model order by cell_index") if explain else None
     if as_json or diagnosis_format is DiagnosisFormat.json:
         document = result.to_json()

@@ -35,6 +35,7 @@ _OUR_NAME: Final = re.compile(r"\d{20}-[0-9a-f]{32}(?:-g(\d+))?\.parquet$")
 _ZSTD_LEVEL: Final = 1
 
 # Text columns whose values hardly ever repeat: a dictionary would be built and thrown away.
+# `_REPEATED` names where they do.
 _DISTINCT_TEXT: Final = frozenset(
     {
         "trace_id",
@@ -58,6 +59,12 @@ _DISTINCT_TEXT: Final = frozenset(
         "detail",
     }
 )
+
+# Tables with several rows of one request side by side: with a dictionary its key is read in half
+# the time, for 2 % more bytes.
+_REPEATED: Final = frozenset({("phases", "request_key"), ("token_gaps", "request_key")})
+# The keys of one row group must fit, or the rest of it is written plain.
+_DICTIONARY_BYTES: Final = 4 << 20
 
 
 @cache
@@ -84,12 +91,13 @@ def _writer_options(table: str) -> dict[str, Any]:
         if pa.types.is_int64(field.type) and field.name.endswith("_ns"):
             # Consecutive times differ by little: half the bytes of a dictionary, and cheaper.
             encodings[field.name] = "DELTA_BINARY_PACKED"
-        elif field.name not in _DISTINCT_TEXT:
+        elif field.name not in _DISTINCT_TEXT or (table, field.name) in _REPEATED:
             dictionary.append(field.name)
     return {
         "compression": "zstd",
         "compression_level": _ZSTD_LEVEL,
         "use_dictionary": dictionary,
+        "dictionary_pagesize_limit": _DICTIONARY_BYTES,
         "column_encoding": encodings,
         "write_statistics": True,
     }
