@@ -1,6 +1,7 @@
 """Lists of requests: the rows behind ``tracekit requests``.
 
-Owns which rows and columns a list has and their order (newest first, rows without a clock last).
+Owns which rows and columns a list has and their order: newest first, then rows without a clock by
+their id, as numbers where they are numbers.
 """
 
 from __future__ import annotations
@@ -70,7 +71,10 @@ def _query(
             ) as c on c.request_key = r.request_key and c.revision = r.revision"""
     where, params = _where(slow=slow, status=status, worker=worker)
     query = f"select {', '.join(columns)} from {source}{where}"
-    query += " order by r.start_unix_ns desc nulls last, r.request_key"
+    query += (
+        " order by r.start_unix_ns desc nulls last, try_cast(r.request_id as hugeint) nulls last, "
+        "r.request_id, r.request_key"
+    )
     if last is not None:
         query += f" limit {int(last)}"
     return query, params

@@ -54,7 +54,7 @@ def import_command(
     Takes collector JSON lines, length-delimited protobuf, CSV, JSON lines and Parquet, also .gz
     and .zst, also whole folders. Importing a file again changes nothing. A bad line does not
     stop the good ones, nor does the cut end of a file those before it; exit 3 if nothing in the
-    files is known or usable.
+    files is known or usable (an empty file is no error).
     """
     from tracekit.lake.store import Store
     from tracekit.report import import_text

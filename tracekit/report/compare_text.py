@@ -27,12 +27,14 @@ SPLIT: Final = ("mean of", "A", "B", "change", "mix", "cache", "cost", "95 % of 
 KINDS: Final = ("kind", "of A", "of B", "mean A", "mean B", "at equal mix")
 #: Kinds of traffic and workers shown; the JSON has them all.
 _SHOWN: Final = 10
+#: Blanks between two columns.
+_BETWEEN: Final = 3
 #: Below this a time is rounding.
 _NOTHING_MS: Final = 0.005
 
 
 def render(comparison: Comparison, *, width: int = 80) -> Group:
-    """The whole comparison; under 100 characters the columns that say least are left out."""
+    """The whole comparison; the columns that say least are left out where the width is short."""
     return Group(*_blocks(comparison, width))
 
 
@@ -76,7 +78,10 @@ def _blocks(comparison: Comparison, width: int) -> Iterator[RenderableType]:
 def _table(
     names: tuple[str, ...], rows: list[tuple[str, ...]], *, narrow: tuple[str, ...], width: int
 ) -> RenderableType:
-    kept = [i for i, name in enumerate(names) if width >= 100 or name not in narrow]
+    # every cell whole or not at all: a number without its unit says nothing
+    whole = sum(max(len(cell) for cell in column) for column in zip(names, *rows, strict=True))
+    fits = whole + _BETWEEN * len(names) <= width
+    kept = [i for i, name in enumerate(names) if fits or name not in narrow]
     table = make_table(*(names[i] for i in kept), right=tuple(n for n in names[1:] if n != "sure"))
     for column in table.columns:
         column.no_wrap = column.header in ("metric", "mean of", "sure") or column.no_wrap

@@ -197,7 +197,10 @@ def finding_lines(finding: Finding) -> list[str]:
     if finding.placebo_share:
         share = formats.percent(finding.placebo_share)
         phase = texts.phase_label(finding.phase)
-        lines.append(f"ordinary variation of {phase} accounts for at most {share} of the misses")
+        lines.append(
+            f"ordinary variation of {phase} accounts for at most {share} of the misses "
+            f"(see: {fleet_text.HEADING.lower()})"
+        )
     return lines
 
 

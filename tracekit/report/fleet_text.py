@@ -17,6 +17,10 @@ RIGHT: Final = ("alone", "slow")
 _ROWS: Final = 5
 #: A share that is not worth a row.
 _SMALL: Final = 0.01
+_COLUMNS: Final = (
+    "would vanish: had only this phase taken what is expected, shared out where several phases "
+    "would do; alone: without sharing; slow: over the limit"
+)
 _LOWER_BOUND: Final = (
     "a lower bound: less time in one phase also shortens others' queues, which is not counted"
 )
@@ -55,6 +59,7 @@ def notes(diagnosis: Diagnosis) -> Iterator[str]:
             yield _REFERENCES[total.reference].format(n=formats.count(total.reference_n))
             break
     if totals:
+        yield _COLUMNS
         yield _LOWER_BOUND
 
 

@@ -209,9 +209,12 @@ def _verdict(detail: RequestDetail) -> Text:
     if verdict.get("metric"):
         text.append(f" ({texts.slo_label(verdict['metric'])})")
     if verdict.get("excess_ms") is not None:
+        excess = formats.ms(verdict["excess_ms"])
+        expected = formats.ms(verdict.get("expected_ms"))
         text.append(
-            f"; {formats.ms(verdict['excess_ms'])} over the"
-            f" {formats.ms(verdict.get('expected_ms'))} its shape explains"
+            f"; {expected} is expected for its shape, {excess} on top decides nothing"
+            if verdict["class"] == "request_shape"
+            else f"; {excess} over the {expected} its shape explains"
         )
     if verdict.get("confidence") is not None:
         text.append(f"; confidence {formats.number(verdict['confidence'], 2)}")
