@@ -1,22 +1,26 @@
--- Whether more came in than usual before a suspect lost its time: in a spike, or lastingly.
--- Looked at: two stretches of twelve slices before its loss began (at least 24 s, about ten times
--- what a request takes), against a usual stretch of the window (the 30th percentile of them: most
--- may be busy). Requests are counted, not tokens: large prompts are another cause.
+-- Whether more came in than usual before a suspect lost its time: at once, or lastingly.
+-- Looked at: stretches of 1 to 256 slices that end when its loss began, or before that as long as
+-- something has been waiting on its worker ever since. Of these the one that is least likely by
+-- chance counts. What comes later cannot have made it wait, but tells how long the rise lasts: that
+-- is the least likely of the stretches that end later too.
+-- Usual is the 30th percentile of all stretches of 30 slices (most may be busy). Requests are
+-- counted, not tokens: large prompts are another cause.
 -- grain: one row per suspect.
 -- inputs: suspect_load, arrival_slices, arrival_rules, attribution_rules
 -- suspect_id: the row of suspect_requests
--- usual: [1] arrivals in a usual slice of its model
--- recent: [1] arrivals a slice in the twelve slices up to its loss
--- before: [1] arrivals a slice in the twelve slices before those
--- peak: [1] arrivals a slice in the two busiest of the recent ones
+-- usual: [1] arrivals that are usual in as long a stretch, of its model
+-- recent: [1] arrivals in that stretch
+-- before: [1] arrivals in as long a stretch before it, NULL where the window does not reach so far
+-- stretch_ns: [ns] length of the stretch
+-- lasting_ns: [ns] how long the rise lasts, at least
 -- is_elevated: 1 if clearly more came than usual
--- is_spike: 1 if most of the surplus came at once
+-- is_spike: 1 if it came at once: many times the usual, in a short stretch
 with rolling as (
     select
         model,
         avg(cast(arrivals as double)) over (
             partition by model order by bin_unix_ns nulls last
-            rows between 11 preceding and current row
+            rows between 29 preceding and current row
         ) as arrivals
     from arrival_slices
 ),
@@ -29,70 +33,129 @@ usual as (
     group by model
 ),
 
-near as (
+reach as (
+    select min(bin_unix_ns) as first_unix_ns, count(distinct bin_unix_ns) as slices
+    from arrival_slices
+),
+
+lengths as (
+    select 1 as slices union all select 2 as slices union all select 4 as slices
+    union all select 8 as slices union all select 16 as slices union all select 32 as slices
+    union all select 64 as slices union all select 128 as slices union all select 256 as slices
+),
+
+ends as (
+    select 0 as slices_ago union all select 1 as slices_ago union all select 2 as slices_ago
+    union all select 4 as slices_ago union all select 8 as slices_ago
+    union all select 16 as slices_ago union all select 32 as slices_ago
+    union all select 64 as slices_ago
+    union all select -1 as slices_ago union all select -2 as slices_ago
+    union all select -4 as slices_ago union all select -8 as slices_ago
+    union all select -16 as slices_ago union all select -32 as slices_ago
+),
+
+stretches as (
     select
         s.suspect_id as suspect_id,
         s.model as model,
-        a.bin_unix_ns as bin_unix_ns,
-        cast(a.arrivals as double) as arrivals,
-        case when a.bin_unix_ns > s.start_unix_ns - 12 * r.bin_ns then 1 else 0 end as is_recent
+        l.slices as slices,
+        s.start_unix_ns - s.start_unix_ns % nullif(r.slice_ns, 0) - e.slices_ago * r.slice_ns
+            as last_unix_ns,
+        l.slices * r.slice_ns as stretch_ns,
+        case when e.slices_ago >= 0 then 1 else 0 end as is_past
     from suspect_load as s
     cross join arrival_rules as r
-    join arrival_slices as a on s.model = a.model
+    cross join reach as w
+    cross join lengths as l
+    cross join ends as e
     where s.is_control = 0
-        and a.bin_unix_ns <= s.start_unix_ns
-        and a.bin_unix_ns > s.start_unix_ns - 24 * r.bin_ns
+        -- a longer stretch would be most of the window, and so the usual itself
+        and (l.slices = 1 or 3 * l.slices <= w.slices)
+        and l.slices > -e.slices_ago
+        and (e.slices_ago <= 0
+            or s.start_unix_ns - s.start_unix_ns % nullif(r.slice_ns, 0)
+                - (e.slices_ago - 1) * r.slice_ns > s.idle_unix_ns)
+        and s.start_unix_ns - s.start_unix_ns % nullif(r.slice_ns, 0)
+            - (e.slices_ago + l.slices - 1) * r.slice_ns >= w.first_unix_ns
+),
+
+counted as (
+    select
+        t.suspect_id as suspect_id,
+        t.slices as slices,
+        t.stretch_ns as stretch_ns,
+        t.last_unix_ns as last_unix_ns,
+        t.is_past as is_past,
+        t.model as model,
+        cast(a.total_arrivals - coalesce(b.total_arrivals, 0) as double) as arrivals,
+        b.total_arrivals as total_before,
+        u.usual * cast(t.slices as double) as usual
+    from stretches as t
+    join arrival_slices as a on t.model = a.model and t.last_unix_ns = a.bin_unix_ns
+    left join arrival_slices as b
+        on t.model = b.model and t.last_unix_ns - t.stretch_ns = b.bin_unix_ns
+    join usual as u on t.model = u.model
+),
+
+risen as (
+    select
+        suspect_id, slices, stretch_ns, last_unix_ns, is_past, model, arrivals, total_before, usual,
+        (arrivals - usual) / nullif(sqrt(usual + 1.0), 0.0) as rise
+    from counted
 ),
 
 ranked as (
     select
         suspect_id,
+        slices,
+        stretch_ns,
+        last_unix_ns,
+        is_past,
         model,
         arrivals,
-        is_recent,
+        total_before,
+        usual,
+        rise,
         row_number() over (
-            partition by suspect_id, is_recent order by arrivals desc nulls last, bin_unix_ns nulls last
+            partition by suspect_id, is_past
+            order by rise desc nulls last, slices nulls last, last_unix_ns desc nulls last
         ) as place
-    from near
-),
-
-counted as (
-    select
-        suspect_id,
-        model,
-        sum(case when is_recent = 1 then arrivals else 0.0 end) as recent_arrivals,
-        sum(cast(is_recent as double)) as recent_slices,
-        avg(case when is_recent = 0 then arrivals end) as before_slice,
-        avg(case when is_recent = 1 and place <= 2 then arrivals end) as peak
-    from ranked
-    group by suspect_id, model
+    from risen
 ),
 
 compared as (
     select
         c.suspect_id as suspect_id,
-        u.usual as usual,
-        c.recent_arrivals as recent_arrivals,
-        c.recent_slices as recent_slices,
-        c.recent_arrivals / nullif(c.recent_slices, 0.0) as recent,
-        c.before_slice as before_slice,
-        c.peak as peak
-    from counted as c
-    join usual as u on c.model = u.model
+        c.usual as usual,
+        c.arrivals as recent,
+        cast(c.total_before - coalesce(b.total_arrivals, 0) as double) as before,
+        c.stretch_ns as stretch_ns,
+        -- a stretch that ends later is the rise if it is less likely still
+        case when n.rise > c.rise then n.slices else c.slices end as lasting_slices
+    from ranked as c
+    left join ranked as n on c.suspect_id = n.suspect_id and n.is_past = 0 and n.place = 1
+    left join arrival_slices as b
+        on c.model = b.model and c.last_unix_ns - 2 * c.stretch_ns = b.bin_unix_ns
+    where c.is_past = 1 and c.place = 1
 )
 
 select
     c.suspect_id as suspect_id,
     c.usual as usual,
     c.recent as recent,
-    c.before_slice as before,
-    c.peak as peak,
+    c.before as before,
+    c.stretch_ns as stretch_ns,
+    c.lasting_slices * r.slice_ns as lasting_ns,
     case when c.recent > p.demand_factor * c.usual
-             -- and by more than counting noise
-             and c.recent_arrivals - c.usual * c.recent_slices
-                 > 3.0 * sqrt(c.usual * c.recent_slices + 1.0)
+             -- and by more than counting noise, with many stretches looked at
+             and c.recent - c.usual > p.demand_deviations * sqrt(c.usual + 1.0)
          then 1 else 0 end as is_elevated,
-    case when c.peak > p.burst_factor * c.usual and c.peak > p.spike_factor * c.recent
+    case when c.recent > p.spike_factor * c.usual
+             and (c.before is null or c.recent > p.spike_factor * c.before)
+             and c.lasting_slices <= case when w.slices > 50 * p.spike_slices
+                 then w.slices / 50.0 else p.spike_slices end
          then 1 else 0 end as is_spike
 from compared as c
+cross join reach as w
+cross join arrival_rules as r
 cross join attribution_rules as p

@@ -6,6 +6,7 @@
 -- with_input: how many have a prompt size
 -- with_output: how many have an output size
 -- with_cached: how many say what came from a prefix cache
+-- with_model: how many name a model
 -- with_worker: how many name a worker
 -- with_clock: how many have a start time
 -- with_gaps: how many have token gaps
@@ -23,6 +24,7 @@ select
     count(input_tokens) as with_input,
     count(output_tokens) as with_output,
     cast(sum(cached_known) as bigint) as with_cached,
+    count(case when model <> '' then 1 end) as with_model,
     count(worker) as with_worker,
     count(arrival_unix_ns) as with_clock,
     count(max_gap_ms) as with_gaps,

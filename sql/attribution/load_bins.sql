@@ -11,6 +11,7 @@
 -- moving: [1] requests whose KV cache was on its way to it
 -- arrived: requests that came to it in the slice
 -- kv_tokens: [tokens] context of the requests in service
+-- idle_unix_ns: [unix ns] the last slice, up to this one, in which mostly nothing waited; NULL: none
 -- total_waiting: [1] sum of `waiting` over the slices up to and with this one
 -- total_prefilling: [1] as total_waiting
 -- total_decoding: [1] as total_waiting
@@ -19,7 +20,8 @@
 -- total_kv_tokens: [tokens] as total_waiting
 with intervals as (
     select
-        coalesce(p.worker, c.model) as worker,
+        coalesce(p.worker, case when p.phase = 'decode' then c.worker else c.prefill_worker end,
+            c.model) as worker,
         p.start_unix_ns as start_unix_ns,
         p.end_unix_ns as end_unix_ns,
         cast(case when p.phase = 'queue' then 1 else 0 end as double) as waiting,
@@ -135,6 +137,7 @@ select
     moving,
     arrived,
     kv_tokens,
+    max(case when waiting < 0.5 then bin_unix_ns end) over w as idle_unix_ns,
     sum(waiting) over w as total_waiting,
     sum(prefilling) over w as total_prefilling,
     sum(decoding) over w as total_decoding,

@@ -7,7 +7,7 @@
 -- decodes: 1 if it decoded anything
 -- waiting_share: [1] share of slices in which something waited most of the time
 -- usual_decoding: [1] requests decoding in the median slice
--- most_decoding: [1] requests decoding in the busiest hundredth of the slices
+-- most_busy: [1] requests in service, prefilling or decoding, in the busiest hundredth of the slices
 -- most_kv_tokens: [tokens] context in service in the fullest hundredth of the slices
 with seen as (
     select distinct worker, prefill_worker, model
@@ -36,7 +36,7 @@ levels as (
         case when max(decoding) > 0 then 1 else 0 end as decodes,
         avg(case when waiting >= 0.5 then 1.0 else 0.0 end) as waiting_share,
         percentile_cont(0.5) within group (order by decoding) as usual_decoding,
-        percentile_cont(0.99) within group (order by decoding) as most_decoding,
+        percentile_cont(0.99) within group (order by prefilling + decoding) as most_busy,
         percentile_cont(0.99) within group (order by kv_tokens) as most_kv_tokens
     from load_bins
     group by worker
@@ -49,7 +49,7 @@ select
     l.decodes as decodes,
     l.waiting_share as waiting_share,
     l.usual_decoding as usual_decoding,
-    l.most_decoding as most_decoding,
+    l.most_busy as most_busy,
     l.most_kv_tokens as most_kv_tokens
 from levels as l
 join models as m on l.worker = m.worker

@@ -12,6 +12,8 @@
 -- excess_ms: [ms] actual less expected
 -- start_unix_ns: [unix ns] start of its longest stretch of that phase
 -- end_unix_ns: [unix ns] its end
+-- idle_unix_ns: [unix ns] until when mostly nothing waited on the worker before that, 0 if it always
+--   did
 -- slices: [1] slices touched
 -- waiting: [1] requests in the worker's queue
 -- prefilling: [1] requests that it prefilled
@@ -28,7 +30,9 @@ with stretches as (
         s.expected_ms as expected_ms,
         s.excess_ms as excess_ms,
         f.model as model,
-        coalesce(p.worker, f.model) as worker,
+        -- a client's boundaries name no worker, but its log may
+        coalesce(p.worker, case when s.phase = 'decode' then f.worker else f.prefill_worker end,
+            f.model) as worker,
         p.start_unix_ns as start_unix_ns,
         p.end_unix_ns as end_unix_ns,
         row_number() over (
@@ -81,6 +85,8 @@ select
     z.excess_ms as excess_ms,
     z.start_unix_ns as start_unix_ns,
     z.end_unix_ns as end_unix_ns,
+    case when a.worker is null then z.first_bin
+         else coalesce(a.idle_unix_ns + z.bin_ns, 0) end as idle_unix_ns,
     z.slices as slices,
     (b.total_waiting - coalesce(a.total_waiting, 0.0)) / nullif(z.slices, 0.0) as waiting,
     (b.total_prefilling - coalesce(a.total_prefilling, 0.0)) / nullif(z.slices, 0.0) as prefilling,

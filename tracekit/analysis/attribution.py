@@ -191,7 +191,7 @@ def _define_load(con: duckdb.DuckDBPyConnection) -> None:
     put(con, "time_bins", times)
     arrivals = causes.arrival_rules(con)
     put(con, "arrival_rules", arrivals)
-    put(con, "arrival_times", load.arrival_times(con, arrivals["bin_ns"][0].as_py()))
+    put(con, "arrival_times", load.arrival_times(con, arrivals["slice_ns"][0].as_py()))
 
 
 def _define_samples(con: duckdb.DuckDBPyConnection) -> None:

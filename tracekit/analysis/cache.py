@@ -45,20 +45,29 @@ def cache_due(con: duckdb.DuckDBPyConnection) -> pa.Table:
 
 
 def _by_route(con: duckdb.DuckDBPyConnection) -> dict[str, float]:
+    """What nearly all requests of a route get: so many tokens (one system prompt), or so large a
+    part of the prompt (long conversations).
+    """
     rows = con.execute(
         f"""
         with usual as (
-            select model, route, quantile_cont(cached_tokens, [0.25, 0.5, 0.75]) as q
+            select model, route, quantile_cont(cached_tokens, [0.25, 0.5, 0.75]) as q,
+                quantile_cont(cached_tokens / nullif(input_tokens, 0), [0.25, 0.5, 0.75]) as p
             from window_requests
             where cached_tokens is not null and quarantine_reason is null
             group by model, route having count(*) >= {_ROWS}
+        ),
+        due as (
+            select r.request_key, r.cached_tokens, r.input_tokens,
+                case when u.q[3] - u.q[1] <= {_AGREE} * u.q[2] then u.q[2]
+                     when u.p[3] - u.p[1] <= {_AGREE} * u.p[2] then u.p[2] * r.input_tokens
+                end as tokens
+            from window_requests as r
+            join usual as u on r.model is not distinct from u.model
+                and r.route is not distinct from u.route
         )
-        select r.request_key, u.q[2]
-        from window_requests as r
-        join usual as u on r.model is not distinct from u.model
-            and r.route is not distinct from u.route
-        where u.q[2] > 0 and u.q[3] - u.q[1] <= {_AGREE} * u.q[2]
-            and r.cached_tokens < u.q[2] and r.input_tokens > u.q[2]
+        select request_key, tokens from due
+        where tokens > 0 and cached_tokens < tokens and input_tokens > tokens
         """
     ).fetchall()
     return {str(key): float(tokens) for key, tokens in rows}

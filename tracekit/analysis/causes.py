@@ -34,6 +34,7 @@ SUSPECTS_LISTED: Final = 100_000
 _BIN_NS: Final = 10_000_000_000
 _BINS_MAX: Final = 512
 _ARRIVAL_BINS: Final = 200
+_ARRIVAL_SLICES: Final = 20_000
 _SECOND_NS: Final = 1_000_000_000
 
 
@@ -126,10 +127,15 @@ def overlap_bins(con: duckdb.DuckDBPyConnection) -> tuple[pa.Table, pa.Table]:
 
 
 def arrival_rules(con: duckdb.DuckDBPyConnection) -> pa.Table:
-    """The one-row relation ``arrival_rules``: slices of a 200th of the window, 1 s to 60 s."""
+    """The one-row relation ``arrival_rules``: ``bin_ns`` and ``slice_ns``.
+
+    Waiting is told per bin, a 200th of the window, 1 s to 60 s; arrivals are counted in slices of
+    1 s, longer ones where the window would have more than 20,000.
+    """
     ((first, last),) = con.execute(
         "select min(arrival_unix_ns), max(arrival_unix_ns) from request_facts"
     ).fetchall()
     span = 0 if first is None else last - first
     bin_ns = min(max(span // _ARRIVAL_BINS, _SECOND_NS), 60 * _SECOND_NS)
-    return arrow_table({"bin_ns": [bin_ns]})
+    slice_ns = max(_SECOND_NS, -(-span // _ARRIVAL_SLICES))
+    return arrow_table({"bin_ns": [bin_ns], "slice_ns": [slice_ns]})

@@ -109,6 +109,7 @@ def diagnose_connection(
         completed=counts.completed,
         reasons=reasons,
         queue_cause_open=any(f.phase == "queue" and f.cause == "unknown" for f in findings),
+        cells=attribution.cost_model.cells,
         rules=attribution.rules,
     )
     starts = [r["first_unix_ns"] for r in outcomes if r["first_unix_ns"] is not None]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import duckdb
 
@@ -91,18 +91,23 @@ def support(con: duckdb.DuckDBPyConnection, attribution: Attribution) -> Support
     )
 
 
+#: So much slower than at other times is worth saying.
+_SLOWER: Final = 0.3
+
+
 def _facts(con: duckdb.DuckDBPyConnection) -> list[Row]:
     """Medians of what the cause tests looked at, per phase and cause."""
     rows: list[Row] = (
         con.sql(
             """
             select c.phase, c.cause, median(d.usual) as usual, median(d.recent) as recent,
-                median(d.peak) as peak, median(e.arrivals) as arrivals,
+                median(d.stretch_ns) as stretch_ns, median(e.arrivals) as arrivals,
                 median(e.peer_arrivals) as peer_arrivals, median(e.busy) as busy,
                 median(e.peer_busy) as peer_busy, median(e.full_share) as full_share,
                 median(e.kv_usage) as kv_usage, median(e.slots_share) as slots_share,
                 median(e.clock_share) as clock_share, median(e.transfer_share) as transfer_share,
                 median(l.missed_tokens) as missed_tokens, median(e.slow_share) as slow_share,
+                median(e.own_share) as own_share,
                 sum(e.preemptions) as preemptions,
                 count(case when e.preemptions > 0 then 1 end) as preempted,
                 max(e.worker_preemptions) as worker_preemptions
@@ -212,13 +217,23 @@ def _cause_lines(row: Row, words: FindingWords, support: Support) -> Iterator[st
         )
 
 
+def _slow_everywhere(f: Row) -> bool:
+    """Whether workers were slow for a time, none of them more than its peers."""
+    own, apart = f["own_share"], f["slow_share"]
+    return own is not None and apart is not None and own > _SLOWER and apart < 0.5 * own
+
+
 def _tested(cause: str, f: Row) -> Iterator[str]:
     """What the test for one cause saw, at the median over its requests."""
     if cause in ("arrival_burst", "capacity") and f["recent"] is not None:
-        peak = f", {f['peak']:.0f} in the busiest" if cause == "arrival_burst" else ""
         yield (
-            f"{f['recent']:.1f} requests came in per slice of time before that{peak}; "
-            f"{f['usual']:.1f} are usual"
+            f"{f['recent']:.0f} requests came in within {format_ms(f['stretch_ns'] / 1e6)} before "
+            f"that; {f['usual']:.0f} are usual"
+        )
+    elif cause == "unknown" and _slow_everywhere(f):
+        yield (
+            f"workers took {1 + f['own_share']:.1f} times as long as at other times, all alike: "
+            "look at what they share (a deploy, power, the model's storage)"
         )
     elif cause == "router_imbalance" and f["arrivals"] is not None:
         yield (

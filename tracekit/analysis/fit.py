@@ -11,7 +11,7 @@ low quantile, so it stays put while up to three quarters of the traffic are slow
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import duckdb
@@ -20,6 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from tracekit.analysis._arrow import arrow_table, numpy_column
+from tracekit.analysis.modes import Modes, two_modes
 from tracekit.analysis.quantile import quantile_fit
 
 Floats = npt.NDArray[np.float64]
@@ -78,6 +79,9 @@ PHASE_TERMS: Final[dict[str, tuple[tuple[str, str], ...]]] = {
 }
 PHASES: Final[tuple[str, ...]] = tuple(PHASE_TERMS)
 
+#: Phases that are held against their size, and may hide two kinds of requests.
+_SERVICE: Final = ("prefill", "queue_or_prefill", "decode")
+
 #: Phases whose zero means "not this request's way" and must not pull a fit down.
 _SHAPED: Final = frozenset(p for p, terms in PHASE_TERMS.items() if len(terms) > 1)
 
@@ -98,7 +102,10 @@ class PhaseFit:
 
 @dataclass(frozen=True)
 class Cell:
-    """One cell of the cost model. ``level`` is the coarsest pool that one of its fits needed."""
+    """One cell of the cost model. ``level`` is the coarsest pool that one of its fits needed.
+
+    ``modes`` are phases without a fit, since what they take falls into two groups.
+    """
 
     model: str
     engine: str
@@ -108,6 +115,7 @@ class Cell:
     level: str
     kv_per_byte: bool
     fits: Mapping[str, PhaseFit]
+    modes: Mapping[str, Modes] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -251,6 +259,7 @@ def fit_cost_model(
         key = tuple(str(row[k]) for k in _KEYS)
         cell, rows = _fit_cell(sample, key, int(row["n"]), tau)
         if cell is not None:
+            cell = _refused(sample, cell, rows)
             made.append(cell)
             pools.append(_residuals(sample, cell, rows))
     source = "baseline" if baseline else "window"
@@ -263,8 +272,21 @@ class _Sample:
 
     n: int
     keys: Mapping[str, npt.NDArray[np.object_]]
+    labels: Mapping[str, npt.NDArray[np.object_]]
     values: Mapping[str, Floats]
     weights: Floats
+
+    def places(self, label: str, rows: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
+        """A number for the worker and the stretch of time of each of these rows.
+
+        Stretches hold equal counts, some _PLACE_ROWS of each worker; no clock is one of its own.
+        """
+        names, worker = np.unique(self.labels[label][rows].astype(str), return_inverse=True)
+        at = self.values["arrival_unix_ns"][rows]
+        stretches = min(max(len(at) // (_PLACE_ROWS * max(len(names), 1)), 4), 32)
+        order = np.argsort(np.argsort(np.nan_to_num(at), kind="stable"), kind="stable")
+        stretch = np.where(np.isnan(at), 0, order * stretches // max(len(at), 1) + 1)
+        return np.asarray(worker * (stretches + 1) + stretch, dtype=np.int64)
 
     def where(self, names: Sequence[str], key: Sequence[str]) -> npt.NDArray[np.bool_]:
         keep = np.ones(self.n, dtype=bool)
@@ -273,6 +295,8 @@ class _Sample:
         return keep
 
 
+_PLACE_ROWS: Final = 10
+_LABELS: Final = ("worker", "prefill_worker")
 _TERMS: Final = ("uncached_tokens", "attended_tokens_sq", "steps", "step_context")
 
 
@@ -299,6 +323,7 @@ def _draw(con: duckdb.DuckDBPyConnection, relation: str, counts: pa.Table) -> _S
             f"""
             select {", ".join(f"f.{k}" for k in _KEYS)}, {", ".join(f"f.{t}" for t in _TERMS)},
                 {phases}, f.input_tokens, cast(f.kv_bytes as double) as kv_bytes,
+                {", ".join(f"coalesce(f.{c}, '') as {c}" for c in _LABELS)}, f.arrival_unix_ns,
                 cast(c.step as double) as weight
             from {relation} as f join _steps as c on {on}
             where f.completed = 1 and hash(f.request_key) % {min(steps, default=1)} = 0
@@ -311,12 +336,13 @@ def _draw(con: duckdb.DuckDBPyConnection, relation: str, counts: pa.Table) -> _S
     values = {
         name: numpy_column(rows[name]).astype(np.float64)
         for name in rows.column_names
-        if name not in _KEYS and name != "weight"
+        if name not in (*_KEYS, *_LABELS, "weight")
     }
     values["one"] = np.ones(rows.num_rows)
-    labels = {k: np.asarray(rows[k].to_pylist(), dtype=object) for k in _KEYS}
+    texts = {k: np.asarray(rows[k].to_pylist(), dtype=object) for k in (*_KEYS, *_LABELS)}
+    keys, labels = ({k: texts[k] for k in names} for names in (_KEYS, _LABELS))
     weights = numpy_column(rows["weight"]).astype(np.float64)
-    return _Sample(rows.num_rows, labels, values, weights)
+    return _Sample(rows.num_rows, keys, labels, values, weights)
 
 
 def _fit_cell(
@@ -352,6 +378,25 @@ def _fit_cell(
     model, engine, engine_version, topology = key
     cell = Cell(model, engine, engine_version, topology, n, level, per_byte, fits)
     return cell, own
+
+
+def _refused(sample: _Sample, cell: Cell, rows: npt.NDArray[np.bool_]) -> Cell:
+    """The cell without the fits of phases that fall into two groups."""
+    modes: dict[str, Modes] = {}
+    for phase, fit in cell.fits.items():
+        if phase not in _SERVICE or fit.level != "cell":
+            continue
+        expected = _features(sample, phase, cell.kv_per_byte) @ np.array(fit.coefficients)
+        actual = sample.values[f"{phase}_ms"]
+        seen = rows & (np.nan_to_num(actual) > 0) & (np.nan_to_num(expected) > 0)
+        places = sample.places("worker" if phase == "decode" else "prefill_worker", seen)
+        found = two_modes(actual[seen] / expected[seen], places)
+        if found is not None:
+            modes[phase] = found
+    if not modes:
+        return cell
+    fits = {phase: fit for phase, fit in cell.fits.items() if phase not in modes}
+    return replace(cell, fits=fits, modes=modes)
 
 
 def _seen(sample: _Sample, phase: str, rows: npt.NDArray[np.bool_]) -> bool:

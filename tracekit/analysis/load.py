@@ -7,6 +7,7 @@ is how a fault acts. It is looked at here, for the requests that lost time, to t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 import duckdb
@@ -21,6 +22,8 @@ from tracekit.analysis.quantile import quantile_fit
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+#: (n, lower quartile, its standard error) of actual / expected
+_Level = tuple[int, float, float]
 
 _SECOND_NS: Final = 1_000_000_000
 
@@ -79,12 +82,12 @@ def pressure_slices(con: duckdb.DuckDBPyConnection) -> tuple[pa.Table, pa.Table]
     return time_slices(con, at_least_ns=_PRESSURE_MIN_NS)
 
 
-def arrival_times(con: duckdb.DuckDBPyConnection, bin_ns: int) -> pa.Table:
+def arrival_times(con: duckdb.DuckDBPyConnection, slice_ns: int) -> pa.Table:
     """Every slice of ``arrival_rules`` from the first arrival to the last (``bin_unix_ns``)."""
     ((first, last),) = con.execute(
         "select min(arrival_unix_ns), max(arrival_unix_ns) from request_facts"
     ).fetchall()
-    return _times(first, last, bin_ns)
+    return _times(first, last, slice_ns)
 
 
 def _times(first: int | None, last: int | None, bin_ns: int) -> pa.Table:
@@ -212,7 +215,7 @@ def _compare(
     ratio: Floats,
     weights: Floats,
 ) -> None:
-    """Append one row per worker and slice with enough requests.
+    """Append one row per worker with enough requests and slice in which it served.
 
     A slow worker gathers load. Priced with its own requests in, the load would explain all of it:
     so each worker is measured by what load costs on the others (with very many, on all).
@@ -223,24 +226,50 @@ def _compare(
         mine = worker == name
         fit = price if price is not None else _price(load[~mine], ratio[~mine], weights[~mine])
         level = ratio / np.maximum(fit[0] + load @ fit[1:], 1e-9)
-        found = {int(s): _lower(level[mine & (slices == s)]) for s in np.unique(slices[mine])}
+        if mine.sum() < _SLICE_ROWS:
+            continue
+        found: dict[int, _Level] = {}
+        beside: dict[int, _Level] = {}
+        for s in np.unique(slices[mine]).tolist():
+            away = np.abs(slices - s)
+            # a slice with too few requests takes in its neighbours
+            near = away <= np.sort(away[mine])[_SLICE_ROWS - 1]
+            found[s] = _lower(level[mine & near])
+            peers = _lower(level[~mine & near])
+            if peers[0] >= _SLICE_ROWS:
+                beside[s] = peers
         for s, (n, low, error) in found.items():
-            if n < _SLICE_ROWS:
-                continue
-            peers, peer_low, peer_error = _lower(level[~mine & (slices == s)])
-            own = [v[1] for t, v in found.items() if t != s and v[0] >= _SLICE_ROWS]
-            known = peers >= _SLICE_ROWS
+            own = [v[1] for t, v in found.items() if t != s]
+            peer_low, peer_error = _peers(s, found, beside)
             row = (
-                *(*key, name, s, n, low, len(names) - 1 if known else 0),
-                peer_low if known else None,
+                *(*key, name, s, n, low, 0 if peer_low is None else len(names) - 1),
+                peer_low,
                 float(np.median(own)) if own else None,
-                float(np.hypot(error, peer_error if known else 0.0)),
+                float(np.hypot(error, peer_error)),
             )
             for column, value in zip(_WORKERS.names, row, strict=True):
                 out[column].append(value)
 
 
-def _lower(level: Floats) -> tuple[int, float, float]:
+def _peers(
+    s: int, found: Mapping[int, _Level], beside: Mapping[int, _Level]
+) -> tuple[float | None, float]:
+    """Level of the peers in slice ``s`` and its error; None if nothing tells.
+
+    Where they served too little then, what they do at other times tells, as far as this worker
+    was slower than they at those times too: everything may have been slow in this slice.
+    """
+    if s in beside:
+        return beside[s][1], beside[s][2]
+    if not beside:
+        return None, 0.0
+    own = float(np.median([found[t][1] for t in beside]))
+    peers = float(np.median([v[1] for v in beside.values()]))
+    error = float(np.median([v[2] for v in beside.values()]))
+    return max(peers, found[s][1] - max(own - peers, 0.0)), error
+
+
+def _lower(level: Floats) -> _Level:
     """(n, lower quartile, its standard error): a slow worker slows all that it serves, so its
     quickest quarter tells it from a worker that some long prompt held up."""
     if not len(level):

@@ -6,11 +6,15 @@ lists only what matters for the traffic at hand.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 from tracekit.analysis.diagnosis import MissingEvidence
 from tracekit.analysis.rules import Rules
+
+if TYPE_CHECKING:
+    from tracekit.analysis.fit import Cell
+    from tracekit.analysis.modes import Modes
 
 #: A field is missing when fewer than this share of the requests have it.
 _ENOUGH: Final = 0.5
@@ -21,6 +25,10 @@ _ENGINE_SPANS: Final = (
     "traceparent header (or send spans with the attribute tracekit.phase, or log the columns "
     "queue_ms and prefill_ms)"
 )
+
+#: The field of a note on requests of two kinds under one name.
+KIND: Final = "kind of request"
+
 _CLIENT_SPANS: Final = (
     "trace the calling application (an OpenTelemetry GenAI client span per call, with its "
     "traceparent passed on), or log start_unix_ns, ttft_ms and e2e_ms per request"
@@ -33,11 +41,13 @@ def missing_evidence(
     completed: int,
     reasons: Mapping[str, int],
     queue_cause_open: bool,
+    cells: Sequence[Cell] = (),
     rules: Rules,
 ) -> tuple[MissingEvidence, ...]:
     """From the row of ``field_coverage`` to what would help, the most limiting first.
 
-    ``reasons`` counts why verdicts abstained; ``queue_cause_open`` = queueing was found, not why.
+    ``reasons`` counts why verdicts abstained; ``queue_cause_open`` = queueing was found, not why;
+    ``cells`` of the cost model say where one name hides two kinds of requests.
     """
     out: list[MissingEvidence] = []
 
@@ -60,6 +70,9 @@ def missing_evidence(
     def share(name: str) -> str:
         return f"{100 * (n - int(fields[name] or 0)) / n:.0f} % of the requests"
 
+    for cell in sorted(cells, key=lambda c: -c.n):
+        for phase, modes in cell.modes.items():
+            note(KIND, *_two_kinds(cell, phase, modes, cached_known=not lacks("with_cached")))
     if lacks("with_input", _NEARLY_ALL):
         note(
             "input_tokens",
@@ -130,6 +143,12 @@ def missing_evidence(
             "request, and stalls are invisible",
             "record when each chunk arrives (log columns chunk_offsets_ms[] and chunk_tokens[])",
         )
+    if lacks("with_model"):
+        note(
+            "model",
+            f"{share('with_model')} name no model: all are held to one cost, whatever serves them",
+            "record gen_ai.request.model, or the log column model",
+        )
     if lacks("with_worker"):
         note(
             "worker",
@@ -154,3 +173,24 @@ def missing_evidence(
             "engine's /metrics for this window",
         )
     return tuple(out)
+
+
+def _two_kinds(cell: Cell, phase: str, modes: Modes, *, cached_known: bool) -> tuple[str, str]:
+    """Why a phase of a cell is not judged, and how to mend it."""
+    name = " ".join(part for part in (cell.model, cell.engine_version) if part)
+    what = {"queue_or_prefill": "the time before the first token"}.get(phase, phase)
+    share, times = 100 * modes.slow_share, modes.slow / modes.quick
+    why = (
+        f"{what} of the requests{f' of {name}' if name else ''} has two speeds (bimodal): for the "
+        f"same size {share:.0f} % take {times:.1f} times as long as the others, wherever and "
+        "whenever they ran, and no field tells which they are, so neither is judged by the other"
+    )
+    hints = "the model's variant, the pool or the GPU type as model, route or worker"
+    if phase != "decode" and not cached_known:
+        hints = f"cached_tokens (a hit is quick), or {hints}"
+    elif phase == "decode":
+        hints += ", or accepted_tokens_per_step where speculation is on for some"
+    return (
+        why,
+        f"record what tells them apart: {hints}; or look at one kind with --model or --route",
+    )

@@ -20,6 +20,8 @@ _GAP: Final = 1e-9
 _FEASIBLE: Final = 1e-8
 #: Steps stop just short of the boundary.
 _INSIDE: Final = 0.9995
+#: Terms that differ by less than this share are one.
+_ALIKE: Final = 1e-9
 #: A coefficient this small beside the largest (features scaled to 1) is zero.
 _ZERO: Final = 1e-7
 
@@ -30,16 +32,20 @@ def quantile_fit(
     """Coefficients >= 0 that minimise the weighted pinball loss of ``values`` at ``tau``.
 
     ``features`` is rows x terms (>= 0), ``values`` and ``weights`` (> 0) have a row each. A term
-    that is zero everywhere gets 0. Raises ArithmeticError if the steps do not converge.
+    that is zero everywhere, or a multiple of an earlier one (a size that never varies, beside the
+    constant), gets 0. Raises ArithmeticError if the steps do not converge.
     """
     reach = features.max(axis=0, initial=0.0)
     used = reach > 0
+    unit = features / np.where(used, reach, 1.0)
+    for i in np.flatnonzero(used):
+        used[i] = all(np.abs(unit[:, j] - unit[:, i]).max() > _ALIKE for j in range(i) if used[j])
     top = float(np.abs(values).max(initial=0.0))
     out = np.zeros(features.shape[1])
     if top == 0 or not used.any():
         return out
     w = np.ones(len(values)) if weights is None else weights / weights.mean()
-    scaled = _solve(features[:, used] / reach[used], values / top, w, tau)
+    scaled = _solve(unit[:, used], values / top, w, tau)
     scaled[scaled < _ZERO * scaled.max(initial=0.0)] = 0.0
     out[used] = scaled / reach[used] * top
     return out

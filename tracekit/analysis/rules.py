@@ -57,10 +57,13 @@ class Rules:
     #: a worker stands out only with this many requests and by this share of the expected time
     min_worker_rows: int = 20
     min_worker_share: float = 0.15
-    #: load: arrivals of this many times the usual are more than usual; this many times the mean
-    #: of their stretch in its busiest slices are a spike
+    #: load: arrivals of this many times the usual, and by so many deviations of counting, are more
+    #: than usual; this many times the usual and what came before, within so many slices (or a 50th
+    #: of the window), are a spike
     demand_factor: float = 1.3
+    demand_deviations: float = 4.0
     spike_factor: float = 2.0
+    spike_slices: int = 16
     #: a peer has room with this share of the worker's requests in service
     room_share: float = 0.6
     #: and the worker got this many times what a peer got
@@ -77,12 +80,9 @@ class Rules:
     free_slots: float = 0.7
     slow_transfer: float = 0.6
     low_clock: float = 0.85
-    #: queue: slices of time needed, shares of slices with waiting, and what a burst is
+    #: queue: slices of time needed, and the share of them in which waiting is the rule
     min_bins: int = 20
     lasting_share: float = 0.5
-    rare_share: float = 0.25
-    burst_factor: float = 3.0
-    min_burst_arrivals: int = 10
     #: service slower than this times the expected: the queue is a consequence
     max_service_ratio: float = 1.5
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tracekit.analysis.diagnosis import Culprit, Finding, MissingEvidence, RequestCounts, SloInfo
+from tracekit.analysis.missing import KIND
 from tracekit.analysis.slo import GIVEN
 
 #: Phases as they read in a sentence.
@@ -345,13 +346,16 @@ def diagnosis_sentence(
     ):
         return _not_enough(reason, missing, window_text)
     top = findings[0]
-    rest = format_share(unexplained_share or 0.0)
-    rest = f"; for {rest} of all limits missed no single phase can be named"
+    rest = ""
+    if unexplained_share:
+        share = format_share(unexplained_share)
+        rest = f"; for {share} of all limits missed no single phase can be named"
     return f"In {window_text}, {top.sentence}{rest}. Next: {top.action}."
 
 
 def _not_enough(reason: str | None, missing: Sequence[MissingEvidence], window_text: str) -> str:
-    fields = _REASON_FIELDS.get(reason or "", ())
+    # two kinds of requests under one name may be behind any reason
+    fields = (*_REASON_FIELDS.get(reason or "", ()), KIND)
     entry = next((m for m in missing if m.field in fields), None)
     if entry is not None:
         return f"Not enough evidence: {entry.field}: {entry.why}; {entry.how}."

@@ -1,0 +1,133 @@
+"""When and where a fault acts decides its cause: bursts in long windows, workers, lost caches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import duckdb
+import numpy as np
+import pytest
+
+from tests.analysis import factory
+from tests.analysis.factory import Traffic
+from tracekit.analysis.diagnose import diagnose_connection
+from tracekit.analysis.diagnosis import Diagnosis
+from tracekit.analysis.slo import parse_slo
+
+
+def _run(traffic: Traffic, slo: str) -> tuple[Diagnosis, duckdb.DuckDBPyConnection]:
+    con = traffic.connect()
+    return diagnose_connection(con, parse_slo(slo)), con
+
+
+def _causes(con: duckdb.DuckDBPyConnection, phase: str) -> dict[str, int]:
+    query = f"select cause, count(*) from verdicts where phase = '{phase}' group by cause"
+    return dict(con.execute(query).fetchall())
+
+
+@pytest.mark.parametrize(
+    ("hours", "n", "seconds"), [(0.25, 1_500, 3), (2, 4_000, 3), (12, 6_000, 8)]
+)
+def test_a_burst_is_one_however_long_the_window(hours: float, n: int, seconds: float) -> None:
+    traffic = factory.clean(n, every_ms=hours * 3_600_000 / n)
+    start = np.asarray(traffic.columns["start_unix_ns"], dtype=np.int64)
+    burst = np.arange(n // 2, n // 2 + 90)
+    start[burst] = start[burst[0]] + np.arange(90) * int(seconds / 90 * 1e9)
+    traffic.columns["start_unix_ns"] = start
+    traffic.add("queue", burst, np.linspace(500, 6_000, 90))
+    diagnosis, con = _run(traffic, "ttft=450ms")
+    causes = _causes(con, "queue")
+    assert causes["arrival_burst"] >= 0.9 * sum(causes.values()) > 75
+    assert (diagnosis.findings[0].phase, diagnosis.findings[0].cause) == ("queue", "arrival_burst")
+
+
+def test_more_traffic_that_stays_is_no_burst_not_even_at_its_beginning() -> None:
+    traffic = factory.clean(3_000, every_ms=400)
+    start = np.asarray(traffic.columns["start_unix_ns"], dtype=np.int64)
+    # from the 1,500th on three times as many a second, to the end
+    start[1_500:] = start[1_500] + (start[1_500:] - start[1_500]) // 3
+    traffic.columns["start_unix_ns"] = start
+    traffic.add("queue", np.arange(1_530, 3_000), np.linspace(500, 9_000, 1_470))
+    _, con = _run(traffic, "ttft=450ms")
+    causes = _causes(con, "queue")
+    assert causes.get("arrival_burst", 0) < 0.02 * sum(causes.values())
+    assert causes["capacity"] > 0.9 * sum(causes.values())
+
+
+def test_a_burst_that_was_served_long_ago_is_no_cause() -> None:
+    traffic = factory.clean(2_000, every_ms=400)
+    start = np.asarray(traffic.columns["start_unix_ns"], dtype=np.int64)
+    burst = np.arange(1_000, 1_060)
+    start[burst] = start[1_000] + np.arange(60) * 30_000_000
+    traffic.columns["start_unix_ns"] = start
+    # nobody of the burst waits; half a minute later some do
+    late = np.flatnonzero((start > start[1_000] + 50e9) & (start < start[1_000] + 58e9))
+    traffic.add("queue", late, 2_000)
+    _, con = _run(traffic, "ttft=450ms")
+    assert len(late) >= 10
+    assert _causes(con, "queue") == {"unknown": len(late)}
+
+
+def _without_server_phases(traffic: Traffic) -> Traffic:
+    traffic.merge_queue_and_prefill(np.arange(traffic.n))
+    return traffic
+
+
+@pytest.mark.parametrize("phases", [True, False])
+def test_the_slow_worker_of_a_log_without_phases(phases: bool) -> None:
+    traffic = factory.clean(1_500, workers=4)
+    slow = np.asarray(traffic.columns["worker"]) == "w2"
+    traffic.phases["decode"][slow] *= 1.8
+    if not phases:
+        _without_server_phases(traffic)
+    con = traffic.connect()
+    # what a client saw names no worker; its record does
+    con.execute("update phases set worker = null")
+    diagnosis = diagnose_connection(con, parse_slo("tpot=14ms"))
+    causes = _causes(con, "decode")
+    assert causes["slow_worker"] >= 0.97 * sum(causes.values()) > 200
+    assert "w2" in diagnosis.sentence
+
+
+def test_a_slow_worker_that_goes_on_alone_is_still_the_slow_one() -> None:
+    traffic = factory.clean(1_500, workers=3)
+    worker = np.asarray(traffic.columns["worker"], dtype=object)
+    worker[1_300:] = "w1"
+    traffic.columns["worker"] = traffic.columns["prefill_worker"] = worker
+    traffic.phases["decode"][worker == "w1"] *= 2.0
+    _, con = _run(traffic, "tpot=15ms")
+    causes = _causes(con, "decode")
+    assert causes["slow_worker"] >= 0.97 * sum(causes.values()) > 400
+
+
+def test_when_all_workers_are_slow_none_is_named() -> None:
+    traffic = factory.clean(2_000, workers=3)
+    at = np.arange(1_000, 1_200)
+    traffic.phases["decode"][at] *= np.random.default_rng(6).lognormal(1.0, 0.15, 200)
+    diagnosis, con = _run(traffic, "tpot=16ms")
+    causes = _causes(con, "decode")
+    assert "slow_worker" not in causes
+    assert causes["unknown"] > 100
+    told = " ".join(line for f in diagnosis.findings for line in f.evidence)
+    assert "all alike" in told
+
+
+@pytest.mark.parametrize("cached", ["tokens", "share"])
+def test_a_lost_cache_is_seen_without_hashes(cached: str) -> None:
+    traffic = factory.clean(1_200)
+    rng = np.random.default_rng(7)
+    tokens = rng.integers(4_000, 6_000, 1_200)
+    hit = np.full(1_200, 3_000) if cached == "tokens" else tokens * 9 // 10
+    lost = np.arange(600, 680)
+    hit[lost] = 0
+    a0, a1, a2 = factory.PREFILL_MS
+    new = (tokens - hit).astype(float)
+    prefill = (a0 + a1 * new + a2 * new * (hit + new / 2)) * rng.lognormal(0, 0.05, 1_200)
+    traffic.phases["prefill"] = prefill
+    columns: dict[str, Any] = {"input_tokens": tokens, "cached_tokens": hit}
+    traffic.columns |= columns
+    limit = float(np.percentile(np.delete(prefill, lost), 99) + 60)
+    diagnosis, con = _run(traffic, f"ttft={limit:.0f}ms")
+    causes = _causes(con, "prefill")
+    assert causes["cache_miss"] >= 0.9 * sum(causes.values()) > 50
+    assert diagnosis.findings[0].cause == "cache_miss"

@@ -1,0 +1,95 @@
+"""Two kinds of requests under one name: whether what a phase took falls into two groups.
+
+Owns the test. Behind one model name may stand two pools, a cache that nobody reports, speculation
+that is on for some: then one cost for all is the cost of nobody, and the slower kind must not be
+blamed for not being the quicker one. A worker or a time that is slow is another thing: it is known
+which requests are slow, so groups that a worker or a stretch of time explains do not count here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+
+#: Rows that show two groups, the share that the smaller one has at least, and how many times as
+#: long the slower one takes at least.
+_ROWS: Final = 60
+_SMALLER: Final = 0.2
+_APART: Final = 1.5
+#: Groups are this many of their own deviations apart, and so few rows lie in the middle between.
+_DEVIATIONS: Final = 5.0
+_BETWEEN: Final = 0.02
+#: Where and when: labels explain the groups if this little of their mixture is left within a label.
+_LEFT: Final = 0.45
+_SPREAD_MIN: Final = 0.02
+
+
+@dataclass(frozen=True)
+class Modes:
+    """Medians of actual / expected in the quicker and the slower group, and the latter's share."""
+
+    quick: float
+    slow: float
+    slow_share: float
+
+
+def two_modes(ratio: Floats, known: npt.NDArray[np.int64]) -> Modes | None:
+    """The two groups that ``ratio`` (actual / expected, > 0) falls into; None for one group.
+
+    ``known`` labels the rows by what else is known of them (worker and stretch of time, numbered):
+    groups that go with the labels are not two kinds of requests.
+    """
+    if len(ratio) < _ROWS:
+        return None
+    logs = np.log(ratio)
+    split = _split(np.sort(logs))
+    is_slow = logs > split
+    quick, slow = logs[~is_slow], logs[is_slow]
+    middle, high = float(np.median(quick)), float(np.median(slow))
+    gap = high - middle
+    spread = max(_deviation(quick), _deviation(slow), _SPREAD_MIN)
+    between = np.abs(logs - (middle + high) / 2) < 0.2 * gap
+    if (
+        min(len(quick), len(slow)) < _SMALLER * len(logs)
+        or gap < np.log(_APART)
+        or gap < _DEVIATIONS * spread
+        or between.mean() > _BETWEEN
+        or _mixture_left(is_slow, known) < _LEFT
+    ):
+        return None
+    return Modes(float(np.exp(middle)), float(np.exp(high)), float(is_slow.mean()))
+
+
+def _split(ordered: Floats) -> float:
+    """Where to cut so that the two sides differ most (Otsu 1979: largest variance between)."""
+    n = len(ordered)
+    counts = np.arange(1, n)
+    sums = np.cumsum(ordered)[:-1]
+    means = sums / counts
+    rest = (ordered.sum() - sums) / (n - counts)
+    at = int(np.argmax(counts * (n - counts) * (rest - means) ** 2))
+    return float((ordered[at] + ordered[at + 1]) / 2)
+
+
+def _deviation(values: Floats) -> float:
+    low, high = np.percentile(values, (25, 75))
+    return float(high - low) / 1.349
+
+
+def _mixture_left(is_slow: npt.NDArray[np.bool_], labels: npt.NDArray[np.int64]) -> float:
+    """Mean Gini impurity within the labels (unbiased), as a share of that of all rows."""
+    _, index = np.unique(labels, return_inverse=True)
+    n = np.bincount(index)
+    share = np.bincount(index, weights=is_slow) / n
+    several = n > 1
+    if not several.any():
+        return 1.0
+    n, share = n[several], share[several]
+    within = np.average(share * (1 - share) * n / (n - 1), weights=n)
+    whole = is_slow.mean() * (1 - is_slow.mean())
+    return float(within / whole)
