@@ -25,6 +25,7 @@ PHASES: Final[dict[str, str]] = {
 SUB_PHASES: Final[tuple[str, ...]] = (
     "frontend.engine_step_wait",
     "prefill.wait",
+    "prefill.double",
     "decode.stall",
     "decode.preempted",
     "kv_transfer.wait",

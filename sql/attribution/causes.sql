@@ -21,7 +21,7 @@ with tested as (
         e.cache_ms as cache_ms,
         e.size_ms as size_ms,
         e.transfer_wait_ms as transfer_wait_ms,
-        e.recompute_ms as recompute_ms,
+        e.again_ms as again_ms,
         case when e.slow_share > p.min_worker_share and e.slow_share > 3.0 * e.slow_error
             then e.slow_ms else 0.0 end as slow_ms,
         -- a clock that fell needs no peers to be seen
@@ -73,7 +73,6 @@ named as (
                 end
             when t.phase = 'kv_transfer' then
                 case
-                    when t.recompute_ms >= t.enough_ms then 'double_prefill'
                     when t.transfer_share < p.slow_transfer then 'kv_transfer_bandwidth'
                     when t.is_full = 1 then 'kv_transfer_wait'
                     when t.size_ms >= t.enough_ms then 'kv_transfer_bandwidth'
@@ -89,6 +88,7 @@ named as (
                     else 'unknown'
                 end
             -- prefill, queue_or_prefill, decode
+            when t.phase = 'prefill' and t.again_ms >= t.enough_ms then 'double_prefill'
             -- more load and longer prefills of others are how a slow worker slows its requests
             when t.is_throttled * t.is_slower = 1 then 'slow'
             when t.slow_ms >= t.enough_ms
@@ -130,7 +130,7 @@ select
         when 'cache_miss'
             then case when t.cache_ms < t.excess_ms then t.cache_ms else t.excess_ms end
         when 'double_prefill'
-            then case when t.recompute_ms < t.excess_ms then t.recompute_ms else t.excess_ms end
+            then case when t.again_ms < t.excess_ms then t.again_ms else t.excess_ms end
         when 'kv_transfer_wait'
             then case when t.transfer_wait_ms < t.excess_ms then t.transfer_wait_ms
                       else t.excess_ms end

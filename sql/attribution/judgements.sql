@@ -117,6 +117,7 @@ sure as (
         case when j.phase in ('decode', 'kv_transfer') then j.worker
              when j.phase in ('frontend', 'queue', 'prefill', 'queue_or_prefill')
                  then j.prefill_worker end as worker,
+        j.worker as decode_worker,
         j.engine_step_wait_ms as engine_step_wait_ms,
         j.kv_transfer_wait_ms as kv_transfer_wait_ms,
         j.preemptions as preemptions,
@@ -160,7 +161,7 @@ select
          when w.confidence >= p.likely then 'likely'
          else 'mixed' end as confidence_label,
     case when c.cause = 'prefill_interference' then k.culprit_request_id end as culprit_request_id,
-    w.worker as worker,
+    case when c.cause = 'double_prefill' then w.decode_worker else w.worker end as worker,
     w.reason as reason,
     w.value_ms as value_ms,
     w.threshold_ms as threshold_ms,

@@ -20,6 +20,7 @@
 -- e2e_ms: [ms] wall time
 -- engine_step_wait_ms: [ms] sub-phase of frontend_ms
 -- kv_transfer_wait_ms: [ms] sub-phase of kv_transfer_ms
+-- double_prefill_ms: [ms] part of prefill_ms that no expectation is for
 -- prefill_fixed_ms: [ms] the part of the expectation that does not grow with the prompt
 -- queue_or_prefill_fixed_ms: [ms] as prefill_fixed_ms
 -- kv_transfer_fixed_ms: [ms] the part of the expectation that does not grow with the size
@@ -69,6 +70,7 @@ with e as (
         f.e2e_ms as e2e_ms,
         f.engine_step_wait_ms as engine_step_wait_ms,
         f.kv_transfer_wait_ms as kv_transfer_wait_ms,
+        f.double_prefill_ms as double_prefill_ms,
         case when f.prefill_ms > 0 then c.prefill_a0 when f.prefill_ms = 0 then 0.0 end
             as prefill_fixed_ms,
         case when f.queue_or_prefill_ms > 0 then c.queue_or_prefill_a0
@@ -150,6 +152,7 @@ select
     e2e_ms,
     engine_step_wait_ms,
     kv_transfer_wait_ms,
+    double_prefill_ms,
     prefill_fixed_ms,
     queue_or_prefill_fixed_ms,
     kv_transfer_fixed_ms,

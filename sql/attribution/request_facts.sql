@@ -45,6 +45,7 @@
 -- engine_step_wait_ms: [ms] sub-phase of frontend_ms
 -- kv_transfer_wait_ms: [ms] sub-phase of kv_transfer_ms
 -- kv_transfer_recompute_ms: [ms] sub-phase of kv_transfer_ms
+-- double_prefill_ms: [ms] part of prefill_ms: the decode server computed the prompt again
 -- max_gap_ms: [ms] longest gap between tokens, NULL where no chunk times are known
 -- preemptions: times preempted, NULL if unknown
 with r as (
@@ -106,6 +107,7 @@ with r as (
         w.engine_step_wait_ms as engine_step_wait_ms,
         w.kv_transfer_wait_ms as kv_transfer_wait_ms,
         w.kv_transfer_recompute_ms as kv_transfer_recompute_ms,
+        w.double_prefill_ms as double_prefill_ms,
         w.max_gap_ms as max_gap_ms,
         w.preemptions as preemptions
     from window_requests as w
@@ -161,6 +163,7 @@ select
     engine_step_wait_ms,
     kv_transfer_wait_ms,
     kv_transfer_recompute_ms,
+    double_prefill_ms,
     max_gap_ms,
     preemptions
 from r

@@ -16,7 +16,7 @@
 -- arrival_unix_ns: [unix ns] when the request was meant to start, NULL without a clock
 -- engine_step_wait_ms: [ms] sub-phase of frontend
 -- kv_transfer_wait_ms: [ms] sub-phase of kv_transfer
--- kv_transfer_recompute_ms: [ms] sub-phase of kv_transfer_ms
+-- double_prefill_ms: [ms] part of prefill_ms: the decode server computed the prompt again
 -- preemptions: times preempted
 -- e2e_ms: [ms] wall time; elapsed time where the request was censored
 -- uncached_tokens: [tokens] prompt tokens to compute; the whole prompt if the cache is unknown
@@ -33,7 +33,7 @@ with over_a_limit as (
         f.arrival_unix_ns as arrival_unix_ns,
         f.engine_step_wait_ms as engine_step_wait_ms,
         f.kv_transfer_wait_ms as kv_transfer_wait_ms,
-        f.kv_transfer_recompute_ms as kv_transfer_recompute_ms,
+        f.double_prefill_ms as double_prefill_ms,
         f.preemptions as preemptions,
         f.e2e_ms as e2e_ms,
         f.uncached_tokens as uncached_tokens,
@@ -79,7 +79,7 @@ s as (
         o.arrival_unix_ns as arrival_unix_ns,
         o.engine_step_wait_ms as engine_step_wait_ms,
         o.kv_transfer_wait_ms as kv_transfer_wait_ms,
-        o.kv_transfer_recompute_ms as kv_transfer_recompute_ms,
+        o.double_prefill_ms as double_prefill_ms,
         o.preemptions as preemptions,
         o.e2e_ms as e2e_ms,
         o.uncached_tokens as uncached_tokens,
@@ -104,7 +104,7 @@ select
     arrival_unix_ns,
     engine_step_wait_ms,
     kv_transfer_wait_ms,
-    kv_transfer_recompute_ms,
+    double_prefill_ms,
     preemptions,
     e2e_ms,
     uncached_tokens,

@@ -36,7 +36,9 @@ costs as (
         c.model as model,
         b.phase as phase,
         case b.phase when 'decode' then c.worker else c.prefill_worker end as worker,
-        case b.phase when 'decode' then c.decode_ms when 'prefill' then c.prefill_ms
+        case b.phase when 'decode' then c.decode_ms
+            -- the decode server's prefill is not the prefill server's
+            when 'prefill' then c.prefill_ms - coalesce(c.double_prefill_ms, 0.0)
             else c.queue_or_prefill_ms end as actual_ms,
         case b.phase when 'decode' then c.decode_expected_ms
             when 'prefill' then c.prefill_expected_ms

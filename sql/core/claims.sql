@@ -17,7 +17,7 @@ with p as (
     select
         request_key, revision, wall_start, wall_end, c_n, c_intended, c_send, c_first, c_first_src,
         c_last, c_last_src, c_waiting, e_incomplete, g_n, g_recv, g_end, p_n, p_end, e_n,
-        in_first, en_first, in_last, is_pd,
+        in_first, en_first, in_last, is_pd, d_again,
         coalesce(g_recv, in_first) as inner_at,
         coalesce(e_recv, e_queued, e_scheduled, e_prefill_end, e_kv_start, e_first) as e_at,
         coalesce(g_recv, p_recv, e_recv) as recv
@@ -37,7 +37,9 @@ e as (
         coalesce(l.queued_src, '') as queued_src,
         coalesce(l.prefill_end_src, l.first_token_src, '') as pre_src,
         coalesce(l.kv_end_src, '') as kv_src,
-        coalesce(l.last_token_src, '') as last_src
+        coalesce(l.last_token_src, '') as last_src,
+        case when l.role = 'decode_engine' then 1 else 0 end as is_decode,
+        case when l.role = 'decode_engine' then p.d_again end as d_again
     from legs as l
     join p on l.request_key = p.request_key and l.revision = p.revision
     where l.role in ('engine', 'prefill_engine', 'decode_engine')
@@ -97,21 +99,24 @@ c as (
         pre_src, role, worker
     from e where scheduled is null
     union all
+    -- a decode server's queue time is its wait for the KV cache, unless none came over
     select request_key, revision,
-        case when role = 'decode_engine' then 5 else 3 end,
-        case when role = 'decode_engine' then 'kv_transfer' else 'queue' end,
-        case when role = 'decode_engine' then 'kv_transfer.wait' else '' end,
+        case when is_decode = 1 and coalesce(d_again, 0) = 0 then 5 else 3 end,
+        case when is_decode = 1 and coalesce(d_again, 0) = 0 then 'kv_transfer' else 'queue' end,
+        case when is_decode = 1 and coalesce(d_again, 0) = 0 then 'kv_transfer.wait' else '' end,
         queued, scheduled,
-        case when role = 'decode_engine' then 'inferred queue time of the decode server'
-            else queued_src end, role, worker
+        case when is_decode = 1 and coalesce(d_again, 0) = 0
+            then 'inferred queue time of the decode server' else queued_src end, role, worker
     from e
     union all
+    -- and its prefill time is the last token's, unless it computed the prompt again
     select request_key, revision,
-        case when role = 'decode_engine' then 5 else 2 end,
-        case when role = 'decode_engine' then 'kv_transfer' else 'prefill' end,
-        case when role = 'decode_engine' then 'kv_transfer.recompute' else '' end,
+        case when is_decode = 1 and coalesce(d_again, 0) = 0 then 5 else 2 end,
+        case when is_decode = 1 and coalesce(d_again, 0) = 0 then 'kv_transfer' else 'prefill' end,
+        case when d_again = 1 then 'prefill.double'
+            when d_again = 0 then 'kv_transfer.recompute' else '' end,
         scheduled, pre_end,
-        case when role = 'decode_engine' then 'inferred prefill time of the decode server'
+        case when is_decode = 1 then 'inferred prefill time of the decode server'
             else pre_src end, role, worker
     from e
     union all

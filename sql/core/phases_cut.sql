@@ -13,7 +13,9 @@
 -- uncertainty_ns: [ns] +- of the two clocks that stamped its ends, NULL for one clock or no bound
 with k as (
     select
-        request_key, revision, path, is_pd, step_wait,
+        request_key, revision, path, is_pd, d_again, step_wait,
+        -- 1 unless the decode server computed the prompt again: then there was no transfer
+        case when is_pd = 1 and coalesce(d_again, 0) = 0 then 1 else 0 end as is_moved,
         c_intended, c_send, c_first, c_first_src, c_last_src, c_waiting,
         g_n, g_recv, p_n, p_recv, p_queued, p_scheduled, p_first, p_end, p_queued_src,
         p_first_src, p_worker,
@@ -96,17 +98,18 @@ s as (
     union all
     select request_key, revision,
         case when e_scheduled is null then 'queue_or_prefill'
-            when is_pd = 1 then 'kv_transfer' else 'queue' end,
-        case when is_pd = 1 and e_scheduled is not null then 'kv_transfer.wait' end,
+            when is_moved = 1 then 'kv_transfer' else 'queue' end,
+        case when is_moved = 1 and e_scheduled is not null then 'kv_transfer.wait' end,
         e_queued, coalesce(e_scheduled, pre_end),
         case when e_scheduled is null then e_prefill_src
-            when is_pd = 1 then 'inferred queue time of the decode server' else e_queued_src end,
+            when is_moved = 1 then 'inferred queue time of the decode server' else e_queued_src end,
         case when is_pd = 1 then 'decode_engine' else 'engine' end, e_worker, null
     from k where path = 'cut' and e_queued is not null
     union all
     select request_key, revision,
-        case when is_pd = 1 then 'kv_transfer' else 'prefill' end,
-        case when is_pd = 1 then 'kv_transfer.recompute' end,
+        case when is_moved = 1 then 'kv_transfer' else 'prefill' end,
+        case when d_again = 1 then 'prefill.double'
+            when d_again = 0 then 'kv_transfer.recompute' end,
         e_scheduled, pre_end,
         case when is_pd = 1 then 'inferred prefill time of the decode server'
             else e_prefill_src end,

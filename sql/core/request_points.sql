@@ -1,10 +1,21 @@
 -- The boundary points of each request, gathered from its legs, and which way its timeline is cut.
 -- grain: one row per (request_key, revision)
 -- inputs: legs, request_groups, request_clocks
+-- What a decode server calls prefill is one step that computes the prompt's last token, unless no KV
+-- cache came over and it computed the whole prompt again (`d_again`). In this order the data tell:
+-- * bytes moved: it came over;
+-- * prompt tokens that it did not compute, beyond those that the prefill server found cached too;
+-- * time: less than half of what the prompt took on the prefill server, or than two of this
+--   request's own decode steps, is about the last token. More is the prompt again if no bytes moved,
+--   or if the decode server waited for none (1 ms; a pulled KV cache takes a step of the engine at
+--   least). If it waited, up to four steps are one that other requests made longer; beyond that it
+--   is unknown, as it is where one of these times is.
+-- A connector that loads within the step, slowly and without telling bytes, reads as again.
 -- request_key: identity of the request
 -- revision: [unix ns] settle pass that wrote the row
 -- has_clock: 1 if times are unix times, 0 if they count from the request's start
 -- is_pd: 1 if a prefill and a decode server shared the request
+-- d_again: 1 if the decode server computed the prompt again, 0 if its last token, NULL unknown
 -- c_n: client legs
 -- c_intended: [unix ns] when the client meant to send
 -- c_send: [unix ns] when it sent
@@ -157,6 +168,10 @@ with w as (
         max(case when role in ('engine', 'decode_engine', 'prefill_engine') and engine = 'vllm'
             then 1 else 0 end) as step_wait,
         sum(case when role in ('engine', 'decode_engine') then output_tokens end) as e_output,
+        max(case when role in ('decode_engine', 'prefill_engine') then input_tokens end) as pd_input,
+        max(case when role = 'decode_engine' then cached_tokens end) as d_cached,
+        max(case when role = 'prefill_engine' then cached_tokens end) as p_cached,
+        max(kv_bytes) as kv_bytes,
         min(case when role in ('gateway', 'router', 'engine', 'prefill_engine', 'decode_engine')
             then coalesce(recv_unix_ns, queued_unix_ns, scheduled_unix_ns, kv_start_unix_ns,
                 prefill_end_unix_ns, first_token_unix_ns) end) as in_first,
@@ -194,6 +209,14 @@ x as (
         e_first, e_last,
         e_end, e_queued_src, e_prefill_src, e_kv_src, e_last_src, e_worker, step_wait, e_bad,
         case when c_output > e_output then 1 else 0 end as e_incomplete,
+        kv_bytes,
+        coalesce(e_prefill_end, e_first) - e_scheduled as d_prefill_ns,
+        p_first - p_scheduled as p_prefill_ns,
+        e_scheduled - e_queued as d_wait_ns,
+        case when e_output > e_n and e_n > 0
+            then (e_last - e_first) / (e_output / cast(e_n as double) - 1) end as d_step_ns,
+        case when d_cached > p_cached and 2 * (pd_input - d_cached) < pd_input - p_cached
+            then 1 else 0 end as d_found,
         coalesce(e_shapes, 0)
         + coalesce(e_recv_max - e_recv, 0) + coalesce(e_queued_max - e_queued, 0)
         + coalesce(e_scheduled_max - e_scheduled, 0)
@@ -240,6 +263,16 @@ o as (
 
 select
     x.request_key, x.revision, x.has_clock, x.is_pd,
+    case
+        when x.is_pd = 0 then null
+        when x.kv_bytes > 0 or x.d_found = 1 then 0
+        when x.d_prefill_ns * 2 < x.p_prefill_ns or x.d_prefill_ns < 2 * x.d_step_ns then 0
+        when x.d_prefill_ns is null or x.p_prefill_ns is null then null
+        when x.kv_bytes = 0 then 1
+        when x.d_step_ns is null or x.d_wait_ns is null then null
+        when x.d_wait_ns < 1000000 then 1
+        when x.d_prefill_ns < 4 * x.d_step_ns then 0
+    end as d_again,
     x.c_n, x.c_intended, x.c_send, x.c_first, x.c_first_src, x.c_kind, x.c_answer, x.c_last,
     x.c_last_src, x.c_end, x.c_waiting,
     x.g_n, x.g_recv, x.g_end,

@@ -448,6 +448,75 @@ def test_prefill_and_decode_servers_in_sequence(force_sweep: bool) -> None:
     assert record["output_tokens"] == 30
 
 
+#: A prefill server takes 120 ms for the prompt, the decode server 20 ms a step; it takes up at 230.
+_P = {"recv": 40, "queued": 50, "scheduled": 80, "first_token": 200, "leg_end": 202}
+
+
+def _handed_over(wait: float, prefill: float, *, force_sweep: bool = False, **more: Any) -> Any:
+    """A decode server queues for ``wait`` ms, then calls ``prefill`` ms its prefill."""
+    first = 231 + wait + prefill
+    d = {"recv": 230, "queued": 231, "scheduled": 231 + wait, "first_token": first}
+    d |= {"last_token": first + 580, "leg_end": first + 580}
+    p_more = {k[2:]: v for k, v in more.items() if k.startswith("p_")}
+    d_more = {"output_tokens": 30} | {k[2:]: v for k, v in more.items() if k.startswith("d_")}
+    p_times = {k: v * MS for k, v in _P.items()}
+    d_times = {k: round(v * MS) for k, v in d.items()}
+    return _record(
+        leg("prefill_engine", **(p_times | {"output_tokens": 1, "input_tokens": 900} | p_more)),
+        leg("decode_engine", **(d_times | {"input_tokens": 900} | d_more)),
+        force_sweep=force_sweep,
+    )
+
+
+def _parts(record: dict[str, Any]) -> tuple[Any, ...]:
+    """How the decode server's queue and prefill time were read, in ms."""
+    names = ("kv_transfer_ms", "kv_transfer_wait_ms", "kv_transfer_recompute_ms")
+    return (*(record[n] for n in names), record["double_prefill_ms"])
+
+
+@pytest.mark.parametrize("force_sweep", [False, True])
+def test_a_decode_server_that_computes_the_prompt_again_prefills(force_sweep: bool) -> None:
+    record = _handed_over(0.5, 110, force_sweep=force_sweep)
+    assert record["path"] == ("sweep" if force_sweep else "cut")
+    assert _parts(record) == (0, 0, 0, 110)
+    assert record["prefill_ms"] == 120 + 110
+    # what it waited for was no KV cache
+    assert record["queue_ms"] == 30 + 0.5
+
+
+@pytest.mark.parametrize("force_sweep", [False, True])
+@pytest.mark.parametrize(
+    ("wait", "prefill", "more", "parts"),
+    [
+        # a step, be it as long as the prompt took: short prompts
+        (0.5, 39, {}, (39.5, 0.5, 39, 0)),
+        (0.5, 70, {"d_output_tokens": 15}, (70.5, 0.5, 70, 0)),
+        # clearly less than the prompt took
+        (0.5, 59, {}, (59.5, 0.5, 59, 0)),
+        # a KV cache may have come over while it waited, then the step is one of many requests
+        (8, 79, {}, (87, 8, 79, 0)),
+        # or it did not: nothing tells
+        (8, 110, {}, (118, 8, None, None)),
+        (0.5, 110, {"d_output_tokens": 1}, (110.5, 0.5, None, None)),
+        (0.5, 110, {"p_scheduled": None}, (110.5, 0.5, None, None)),
+        # unless bytes are told
+        (0.5, 110, {"d_kv_bytes": 1_000}, (110.5, 0.5, 110, 0)),
+        (8, 110, {"d_kv_bytes": 0}, (0, 0, 0, 110)),
+        (8, 39, {"d_kv_bytes": 0}, (47, 8, 39, 0)),
+        # or the tokens that it found; those of the prefill server tell nothing
+        (0.5, 110, {"p_cached_tokens": 0, "d_cached_tokens": 899}, (110.5, 0.5, 110, 0)),
+        (0.5, 110, {"p_cached_tokens": 640, "d_cached_tokens": 640}, (0, 0, 0, 110)),
+        (0.5, 110, {"d_cached_tokens": 640}, (0, 0, 0, 110)),
+    ],
+)
+def test_what_a_decode_server_calls_prefill(
+    wait: float, prefill: float, more: dict[str, Any], parts: tuple[Any, ...], force_sweep: bool
+) -> None:
+    record = _handed_over(wait, prefill, force_sweep=force_sweep, **more)
+    assert _parts(record) == parts
+    assert record["unexplained_ms"] == 0
+
+
 def test_a_decode_server_waiting_for_a_remote_prefill_is_not_a_transfer() -> None:
     record = _record(
         leg(

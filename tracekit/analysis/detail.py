@@ -40,6 +40,7 @@ _ALSO: Final = (
     "engine_step_wait_ms",
     "kv_transfer_wait_ms",
     "kv_transfer_recompute_ms",
+    "double_prefill_ms",
     "after_last_token_ms",
     "chunk_count",
     "match_score",

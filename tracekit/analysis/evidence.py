@@ -202,6 +202,11 @@ def _cause_lines(row: Row, words: FindingWords, support: Support) -> Iterator[st
             f"{format_ms(row['cause_ms'])} of {format_ms(total)} lost in KV transfer are waiting, "
             "not wire time"
         )
+    elif words.cause == "double_prefill":
+        yield (
+            f"{format_ms(row['cause_ms'])} of {format_ms(total)} lost in prefill are a second "
+            "prefill on the decode server, which waited for no KV cache or took none"
+        )
     elif words.phase == "queue" and words.cause == "unknown" and support.pressure:
         p = support.pressure[0]
         service = p["service_ratio"]
