@@ -35,6 +35,7 @@
 -- preemptions: times it was preempted itself
 -- step_wait_ms: [ms] of a front-end loss the wait for an engine step
 -- transfer_wait_ms: [ms] of a KV transfer the wait before it
+-- wire_ms: [ms] of a KV transfer the time in which bytes moved, NULL if not told
 -- again_ms: [ms] prefill on a decode server that computed the prompt again
 -- size_ms: [ms] of a KV transfer's excess that grows with its size
 -- frozen_ms: [ms] of its loss that ended at the moment at which others of its worker went on too
@@ -44,6 +45,7 @@ with shapes as (
         max(preemptions) as preemptions,
         max(engine_step_wait_ms) as engine_step_wait_ms,
         max(kv_transfer_wait_ms) as kv_transfer_wait_ms,
+        max(kv_transfer_wire_ms) as kv_transfer_wire_ms,
         max(double_prefill_ms) as double_prefill_ms
     from slow_requests
     group by request_key
@@ -117,6 +119,7 @@ select
     h.preemptions as preemptions,
     h.engine_step_wait_ms as step_wait_ms,
     h.kv_transfer_wait_ms as transfer_wait_ms,
+    h.kv_transfer_wire_ms as wire_ms,
     h.double_prefill_ms as again_ms,
     t.size_ms as size_ms,
     coalesce(g.frozen_ms, 0.0) as frozen_ms

@@ -21,6 +21,7 @@ with tested as (
         e.cache_ms as cache_ms,
         e.size_ms as size_ms,
         e.transfer_wait_ms as transfer_wait_ms,
+        e.wire_ms as wire_ms,
         e.again_ms as again_ms,
         case when e.slow_share > p.min_worker_share and e.slow_share > 3.0 * e.slow_error
             then e.slow_ms else 0.0 end as slow_ms,
@@ -74,6 +75,11 @@ named as (
             when t.phase = 'kv_transfer' then
                 case
                     when t.transfer_share < p.slow_transfer then 'kv_transfer_bandwidth'
+                    -- told apart: whichever is the larger, if it carries the loss
+                    when t.wire_ms >= t.enough_ms and t.wire_ms > coalesce(t.transfer_wait_ms, 0.0)
+                        then 'kv_transfer_bandwidth'
+                    when t.wire_ms is not null and t.transfer_wait_ms >= t.enough_ms
+                        then 'kv_transfer_wait'
                     when t.is_full = 1 then 'kv_transfer_wait'
                     when t.size_ms >= t.enough_ms then 'kv_transfer_bandwidth'
                     when t.transfer_wait_ms >= t.enough_ms then 'kv_transfer_wait'
@@ -135,7 +141,9 @@ select
             then case when t.transfer_wait_ms < t.excess_ms then t.transfer_wait_ms
                       else t.excess_ms end
         when 'kv_transfer_bandwidth'
-            then case when t.size_ms < t.excess_ms then t.size_ms end
+            then case when t.wire_ms < t.excess_ms then t.wire_ms
+                      when t.wire_ms is not null then t.excess_ms
+                      when t.size_ms < t.excess_ms then t.size_ms end
     end as cause_ms
 from tested as t
 join named as n on t.suspect_id = n.suspect_id

@@ -44,6 +44,7 @@
 -- unexplained_ms: [ms] covered by no boundary
 -- engine_step_wait_ms: [ms] sub-phase of frontend_ms
 -- kv_transfer_wait_ms: [ms] sub-phase of kv_transfer_ms
+-- kv_transfer_wire_ms: [ms] sub-phase of kv_transfer_ms, NULL if not told when bytes moved
 -- kv_transfer_recompute_ms: [ms] sub-phase of kv_transfer_ms
 -- double_prefill_ms: [ms] part of prefill_ms: the decode server computed the prompt again
 -- max_gap_ms: [ms] longest gap between tokens, NULL where no chunk times are known
@@ -106,6 +107,7 @@ with r as (
         w.unexplained_ms as unexplained_ms,
         w.engine_step_wait_ms as engine_step_wait_ms,
         w.kv_transfer_wait_ms as kv_transfer_wait_ms,
+        w.kv_transfer_wire_ms as kv_transfer_wire_ms,
         w.kv_transfer_recompute_ms as kv_transfer_recompute_ms,
         w.double_prefill_ms as double_prefill_ms,
         w.max_gap_ms as max_gap_ms,
@@ -162,6 +164,7 @@ select
     unexplained_ms,
     engine_step_wait_ms,
     kv_transfer_wait_ms,
+    kv_transfer_wire_ms,
     kv_transfer_recompute_ms,
     double_prefill_ms,
     max_gap_ms,

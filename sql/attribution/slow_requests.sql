@@ -16,6 +16,7 @@
 -- arrival_unix_ns: [unix ns] when the request was meant to start, NULL without a clock
 -- engine_step_wait_ms: [ms] sub-phase of frontend
 -- kv_transfer_wait_ms: [ms] sub-phase of kv_transfer
+-- kv_transfer_wire_ms: [ms] sub-phase of kv_transfer, NULL if not told
 -- double_prefill_ms: [ms] part of prefill_ms: the decode server computed the prompt again
 -- preemptions: times preempted
 -- e2e_ms: [ms] wall time; elapsed time where the request was censored
@@ -33,6 +34,7 @@ with over_a_limit as (
         f.arrival_unix_ns as arrival_unix_ns,
         f.engine_step_wait_ms as engine_step_wait_ms,
         f.kv_transfer_wait_ms as kv_transfer_wait_ms,
+        f.kv_transfer_wire_ms as kv_transfer_wire_ms,
         f.double_prefill_ms as double_prefill_ms,
         f.preemptions as preemptions,
         f.e2e_ms as e2e_ms,
@@ -79,6 +81,7 @@ s as (
         o.arrival_unix_ns as arrival_unix_ns,
         o.engine_step_wait_ms as engine_step_wait_ms,
         o.kv_transfer_wait_ms as kv_transfer_wait_ms,
+        o.kv_transfer_wire_ms as kv_transfer_wire_ms,
         o.double_prefill_ms as double_prefill_ms,
         o.preemptions as preemptions,
         o.e2e_ms as e2e_ms,
@@ -104,6 +107,7 @@ select
     arrival_unix_ns,
     engine_step_wait_ms,
     kv_transfer_wait_ms,
+    kv_transfer_wire_ms,
     double_prefill_ms,
     preemptions,
     e2e_ms,

@@ -17,7 +17,7 @@ with p as (
     select
         request_key, revision, wall_start, wall_end, c_n, c_intended, c_send, c_first, c_first_src,
         c_last, c_last_src, c_waiting, e_incomplete, g_n, g_recv, g_end, p_n, p_end, e_n,
-        in_first, en_first, in_last, is_pd, d_again,
+        in_first, en_first, in_last, is_pd, d_again, wire_start, wire_end, wire_src, e_worker,
         coalesce(g_recv, in_first) as inner_at,
         coalesce(e_recv, e_queued, e_scheduled, e_prefill_end, e_kv_start, e_first) as e_at,
         coalesce(g_recv, p_recv, e_recv) as recv
@@ -50,27 +50,27 @@ c as (
         wall_start as start_unix_ns, wall_end as end_unix_ns, '' as src, '' as role, '' as worker
     from p
     union all
-    select request_key, revision, 9, 'client_wait', '', c_intended, c_send,
+    select request_key, revision, 10, 'client_wait', '', c_intended, c_send,
         'measured client send', 'client', ''
     from p
     union all
-    select request_key, revision, 8, 'network', '', c_send, inner_at,
+    select request_key, revision, 9, 'network', '', c_send, inner_at,
         'measured server arrival', 'client', ''
     from p where recv is not null
     union all
-    select request_key, revision, 8, 'network', '', in_last, wall_end,
+    select request_key, revision, 9, 'network', '', in_last, wall_end,
         coalesce(c_last_src, ''), 'client', ''
     from p where recv is not null and c_n > 0
     union all
-    select request_key, revision, 7, 'route', '', g_recv, en_first,
+    select request_key, revision, 8, 'route', '', g_recv, en_first,
         'measured engine arrival', 'gateway', ''
     from p
     union all
-    select request_key, revision, 7, 'route', '', in_last, g_end,
+    select request_key, revision, 8, 'route', '', in_last, g_end,
         'measured span end', 'gateway', ''
     from p
     union all
-    select request_key, revision, 7, 'route', '', p_end, e_at, 'measured decode server arrival',
+    select request_key, revision, 8, 'route', '', p_end, e_at, 'measured decode server arrival',
         case when g_n > 0 then 'gateway' else 'decode_engine' end, ''
     from p where p_n > 0
     union all
@@ -91,7 +91,7 @@ c as (
         coalesce(c_last_src, ''), 'client', ''
     from p where c_first is not null and (e_n + p_n = 0 or e_incomplete = 1)
     union all
-    select request_key, revision, 6, 'frontend', wait_sub, recv, queued,
+    select request_key, revision, 7, 'frontend', wait_sub, recv, queued,
         'inferred arrival until queued', role, worker
     from e
     union all
@@ -101,7 +101,7 @@ c as (
     union all
     -- a decode server's queue time is its wait for the KV cache, unless none came over
     select request_key, revision,
-        case when is_decode = 1 and coalesce(d_again, 0) = 0 then 5 else 3 end,
+        case when is_decode = 1 and coalesce(d_again, 0) = 0 then 6 else 3 end,
         case when is_decode = 1 and coalesce(d_again, 0) = 0 then 'kv_transfer' else 'queue' end,
         case when is_decode = 1 and coalesce(d_again, 0) = 0 then 'kv_transfer.wait' else '' end,
         queued, scheduled,
@@ -111,7 +111,7 @@ c as (
     union all
     -- and its prefill time is the last token's, unless it computed the prompt again
     select request_key, revision,
-        case when is_decode = 1 and coalesce(d_again, 0) = 0 then 5 else 2 end,
+        case when is_decode = 1 and coalesce(d_again, 0) = 0 then 6 else 2 end,
         case when is_decode = 1 and coalesce(d_again, 0) = 0 then 'kv_transfer' else 'prefill' end,
         case when d_again = 1 then 'prefill.double'
             when d_again = 0 then 'kv_transfer.recompute' else '' end,
@@ -120,13 +120,20 @@ c as (
             else pre_src end, role, worker
     from e
     union all
-    select request_key, revision, 5, 'kv_transfer', '', kv_start, kv_end, kv_src, role, worker
+    select request_key, revision, 5, 'kv_transfer',
+        case when is_decode = 1 then 'kv_transfer.wire' else '' end,
+        kv_start, kv_end, kv_src, role, worker
     from e
+    union all
+    -- while bytes moved it was no wait
+    select request_key, revision, 5, 'kv_transfer', 'kv_transfer.wire', wire_start, wire_end,
+        coalesce(wire_src, ''), 'decode_engine', coalesce(e_worker, '')
+    from p where is_pd = 1 and coalesce(d_again, 0) = 0
     union all
     select request_key, revision, 1, 'decode', '', first, last, last_src, role, worker
     from e where role <> 'prefill_engine'
     union all
-    select request_key, revision, 6, 'frontend', '',
+    select request_key, revision, 7, 'frontend', '',
         case when role = 'prefill_engine' then pre_end else last end, stop,
         'measured span end', role, worker
     from e

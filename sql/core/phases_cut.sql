@@ -19,6 +19,8 @@ with k as (
         c_intended, c_send, c_first, c_first_src, c_last_src, c_waiting,
         g_n, g_recv, p_n, p_recv, p_queued, p_scheduled, p_first, p_end, p_queued_src,
         p_first_src, p_worker,
+        case when is_pd = 1 and coalesce(d_again, 0) = 0 then wire_start end as wire_start,
+        case when is_pd = 1 and coalesce(d_again, 0) = 0 then wire_end end as wire_end, wire_src,
         e_recv, e_queued, e_scheduled, e_kv_start, e_kv_end, e_first, e_last, e_queued_src,
         e_prefill_src, e_kv_src, e_last_src, e_worker,
         wall_start, wall_end,
@@ -100,11 +102,20 @@ s as (
         case when e_scheduled is null then 'queue_or_prefill'
             when is_moved = 1 then 'kv_transfer' else 'queue' end,
         case when is_moved = 1 and e_scheduled is not null then 'kv_transfer.wait' end,
-        e_queued, coalesce(e_scheduled, pre_end),
+        e_queued, coalesce(wire_start, e_scheduled, pre_end),
         case when e_scheduled is null then e_prefill_src
             when is_moved = 1 then 'inferred queue time of the decode server' else e_queued_src end,
         case when is_pd = 1 then 'decode_engine' else 'engine' end, e_worker, null
     from k where path = 'cut' and e_queued is not null
+    union all
+    -- while bytes moved it was no wait
+    select request_key, revision, 'kv_transfer', 'kv_transfer.wire', wire_start, wire_end, wire_src,
+        'decode_engine', e_worker, null
+    from k where path = 'cut' and wire_start is not null
+    union all
+    select request_key, revision, 'kv_transfer', 'kv_transfer.wait', wire_end, e_scheduled,
+        'inferred queue time of the decode server', 'decode_engine', e_worker, null
+    from k where path = 'cut' and wire_start is not null
     union all
     select request_key, revision,
         case when is_moved = 1 then 'kv_transfer' else 'prefill' end,
@@ -120,7 +131,8 @@ s as (
         null, case when is_pd = 1 then 'decode_engine' else 'engine' end, e_worker, null
     from k where path = 'cut'
     union all
-    select request_key, revision, 'kv_transfer', null, e_kv_start, e_kv_end, e_kv_src,
+    select request_key, revision, 'kv_transfer', case when is_pd = 1 then 'kv_transfer.wire' end,
+        e_kv_start, e_kv_end, e_kv_src,
         case when is_pd = 1 then 'decode_engine' else 'engine' end, e_worker, null
     from k where path = 'cut' and e_kv_start is not null
     union all

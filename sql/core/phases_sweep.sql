@@ -99,10 +99,14 @@ select
         when j.phase = 'kv_transfer' and p.p_n > 0 and not (
             (j.start_unix_ns = coalesce(p.e_queued, 0)
                 or j.start_unix_ns = coalesce(p.e_scheduled, 0)
-                or j.start_unix_ns = coalesce(p.e_kv_start, 0))
+                or j.start_unix_ns = coalesce(p.e_kv_start, 0)
+                or j.start_unix_ns = coalesce(p.wire_start, 0)
+                or j.start_unix_ns = coalesce(p.wire_end, 0))
             and (j.end_unix_ns = coalesce(p.e_scheduled, 0)
                 or j.end_unix_ns = coalesce(p.e_prefill_end, p.e_first, 0)
-                or j.end_unix_ns = coalesce(p.e_kv_end, 0))) then p.kv_ns
+                or j.end_unix_ns = coalesce(p.e_kv_end, 0)
+                or j.end_unix_ns = coalesce(p.wire_start, 0)
+                or j.end_unix_ns = coalesce(p.wire_end, 0))) then p.kv_ns
     end as uncertainty_ns
 from joined as j
 join request_points as p on j.request_key = p.request_key and j.revision = p.revision

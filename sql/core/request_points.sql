@@ -1,16 +1,19 @@
 -- The boundary points of each request, gathered from its legs, and which way its timeline is cut.
 -- grain: one row per (request_key, revision)
 -- inputs: legs, request_groups, request_clocks
--- What a decode server calls prefill is one step that computes the prompt's last token, unless no KV
--- cache came over and it computed the whole prompt again (`d_again`). In this order the data tell:
--- * bytes moved: it came over;
+-- What a decode server calls prefill is one step that computes the prompt's last token, unless no
+-- KV cache came over and it computed the whole prompt again (`d_again`). The data tell, in this order:
+-- * bytes moved, or a span shows when: it came over;
 -- * prompt tokens that it did not compute, beyond those that the prefill server found cached too;
 -- * time: less than half of what the prompt took on the prefill server, or than two of this
---   request's own decode steps, is about the last token. More is the prompt again if no bytes moved,
---   or if the decode server waited for none (1 ms; a pulled KV cache takes a step of the engine at
---   least). If it waited, up to four steps are one that other requests made longer; beyond that it
---   is unknown, as it is where one of these times is.
+--   request's own decode steps, is about the last token. More is the prompt again if no bytes
+--   moved, or if the decode server waited for none (1 ms; a pulled KV cache takes a step of the
+--   engine at least). If it waited, up to four steps are one that other requests made longer;
+--   beyond that it is unknown, as it is where one of these times is.
 -- A connector that loads within the step, slowly and without telling bytes, reads as again.
+-- Where a span tells when bytes moved, that is the part of the decode server's queue time that was
+-- no wait (`wire_start`, `wire_end`); what of it lies outside that time is not exposed, or another
+-- clock's, and left out.
 -- request_key: identity of the request
 -- revision: [unix ns] settle pass that wrote the row
 -- has_clock: 1 if times are unix times, 0 if they count from the request's start
@@ -46,6 +49,10 @@
 -- e_prefill_end: [unix ns] prefill done, where it is not the first token
 -- e_kv_start: [unix ns] KV transfer began
 -- e_kv_end: [unix ns] KV transfer ended
+-- wire_start: [unix ns] KV bytes began to move while the decode server's queue time ran
+-- wire_end: [unix ns] they had moved
+-- wire_src: provenance and field of wire_end
+-- wire_known: 1 if it is told when bytes moved
 -- e_prefilled: 1 if a leg knows both ends of prefill
 -- e_first: [unix ns] first token
 -- e_last: [unix ns] last token
@@ -168,10 +175,15 @@ with w as (
         max(case when role in ('engine', 'decode_engine', 'prefill_engine') and engine = 'vllm'
             then 1 else 0 end) as step_wait,
         sum(case when role in ('engine', 'decode_engine') then output_tokens end) as e_output,
-        max(case when role in ('decode_engine', 'prefill_engine') then input_tokens end) as pd_input,
+        max(case when role in ('decode_engine', 'prefill_engine') then input_tokens end)
+            as pd_input,
         max(case when role = 'decode_engine' then cached_tokens end) as d_cached,
         max(case when role = 'prefill_engine' then cached_tokens end) as p_cached,
         max(kv_bytes) as kv_bytes,
+        -- stated beside the engines' own spans
+        min(case when role = 'provider' then kv_start_unix_ns end) as a_kv_start,
+        max(case when role = 'provider' then kv_end_unix_ns end) as a_kv_end,
+        max(case when role = 'provider' then kv_end_src end) as a_kv_src,
         min(case when role in ('gateway', 'router', 'engine', 'prefill_engine', 'decode_engine')
             then coalesce(recv_unix_ns, queued_unix_ns, scheduled_unix_ns, kv_start_unix_ns,
                 prefill_end_unix_ns, first_token_unix_ns) end) as in_first,
@@ -187,10 +199,36 @@ with w as (
     group by request_key, revision
 ),
 
+-- when bytes moved: the decode server's own word, else what stands beside it, cut to its queue time
+v as (
+    select
+        request_key, revision,
+        case when e_kv_start is not null then case when is_own = 1 then e_kv_start end
+            when a_kv_start > e_queued then a_kv_start else e_queued end as wire_start,
+        case when e_kv_start is not null then case when is_own = 1 then e_kv_end end
+            when a_kv_end < e_scheduled then a_kv_end else e_scheduled end as wire_end,
+        case when e_kv_start is not null then e_kv_src else a_kv_src end as wire_src,
+        is_own
+    from (
+        select
+            request_key, revision, e_queued, e_scheduled, e_kv_start, e_kv_end, e_kv_src,
+            a_kv_start, a_kv_end, a_kv_src,
+            case when e_queued <= e_kv_start and e_kv_start < e_kv_end and e_kv_end <= e_scheduled
+                then 1 else 0 end as is_own
+        from w
+        where is_pd = 1 and (e_kv_start is not null or a_kv_start < a_kv_end)
+    ) as u
+),
+
 -- a call that was retried was meant to start with its first attempt
 x as (
     select
         w.request_key, w.revision, has_clock, is_pd,
+        case when v.wire_start < v.wire_end then v.wire_start end as wire_start,
+        case when v.wire_start < v.wire_end then v.wire_end end as wire_end,
+        case when v.wire_start < v.wire_end then v.wire_src end as wire_src,
+        case when v.wire_start < v.wire_end or (is_pd = 1 and w.e_kv_start < w.e_kv_end)
+            then 1 else 0 end as wire_known,
         c_n,
         case when g.first_start_ns < coalesce(c_intended, g.first_start_ns + 1)
             then g.first_start_ns else c_intended end as c_intended,
@@ -205,7 +243,9 @@ x as (
         case when c_gave_up = 1 and c_first_any is null then 1 else 0 end as c_waiting,
         g_n, g_recv, g_end,
         p_n, p_recv, p_queued, p_scheduled, p_first, p_end, p_queued_src, p_first_src, p_worker,
-        e_n, e_recv, e_queued, e_scheduled, e_prefill_end, e_kv_start, e_kv_end, e_prefilled,
+        e_n, e_recv, e_queued, e_scheduled, e_prefill_end,
+        case when v.is_own = 1 then null else e_kv_start end as e_kv_start,
+        case when v.is_own = 1 then null else e_kv_end end as e_kv_end, e_prefilled,
         e_first, e_last,
         e_end, e_queued_src, e_prefill_src, e_kv_src, e_last_src, e_worker, step_wait, e_bad,
         case when c_output > e_output then 1 else 0 end as e_incomplete,
@@ -240,6 +280,7 @@ x as (
         case when coalesce(c_last_any, c_end, e_last, in_end, g_end, in_last) is not null
             then 1 else 0 end as end_known
     from w
+    left join v on w.request_key = v.request_key and w.revision = v.revision
     left join request_groups as g on w.request_key = g.request_key
     left join request_clocks as k on w.request_key = k.request_key
 ),
@@ -265,7 +306,7 @@ select
     x.request_key, x.revision, x.has_clock, x.is_pd,
     case
         when x.is_pd = 0 then null
-        when x.kv_bytes > 0 or x.d_found = 1 then 0
+        when x.kv_bytes > 0 or (x.kv_bytes is null and x.wire_known = 1) or x.d_found = 1 then 0
         when x.d_prefill_ns * 2 < x.p_prefill_ns or x.d_prefill_ns < 2 * x.d_step_ns then 0
         when x.d_prefill_ns is null or x.p_prefill_ns is null then null
         when x.kv_bytes = 0 then 1
@@ -279,6 +320,7 @@ select
     x.p_n, x.p_recv, x.p_queued, x.p_scheduled, x.p_first, x.p_end, x.p_queued_src,
     x.p_first_src, x.p_worker,
     x.e_n, x.e_recv, x.e_queued, x.e_scheduled, x.e_prefill_end, x.e_kv_start, x.e_kv_end,
+    x.wire_start, x.wire_end, x.wire_src, x.wire_known,
     x.e_prefilled, x.e_first, x.e_last, x.e_end, x.e_queued_src, x.e_prefill_src, x.e_kv_src, x.e_last_src,
     x.e_worker, x.step_wait, x.e_incomplete, x.in_first, x.en_first, x.in_last,
     x.network_in_ns, x.network_out_ns, x.route_in_ns, x.route_out_ns, x.kv_ns, x.widest_ns,

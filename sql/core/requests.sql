@@ -30,6 +30,8 @@ with f as (
             / 1e6 as engine_step_wait_ms,
         sum(case when sub_phase = 'kv_transfer.wait' then end_unix_ns - start_unix_ns else 0 end)
             / 1e6 as kv_transfer_wait_ms,
+        sum(case when sub_phase = 'kv_transfer.wire' then end_unix_ns - start_unix_ns else 0 end)
+            / 1e6 as kv_transfer_wire_ms,
         sum(case when sub_phase = 'kv_transfer.recompute' then end_unix_ns - start_unix_ns else 0 end)
             / 1e6 as kv_transfer_recompute_ms,
         sum(case when sub_phase = 'prefill.double' then end_unix_ns - start_unix_ns else 0 end)
@@ -102,7 +104,8 @@ l as (
 
 t as (
     select
-        p.request_key, p.revision, p.has_clock, p.is_pd, p.d_again, p.wall_start, p.wall_end, p.end_known,
+        p.request_key, p.revision, p.has_clock, p.is_pd, p.d_again, p.wire_known,
+        p.wall_start, p.wall_end, p.end_known,
         p.c_n, p.c_send, p.c_intended, p.c_first, p.c_last, p.c_kind, p.c_answer, p.c_last_src,
         p.e_n, p.e_first, p.e_last, p.p_first, p.e_worker, p.p_worker, p.in_first, p.in_last, p.c_end,
         p.g_n, p.g_recv, p.g_end, p.p_n, p.en_first, p.widest_ns,
@@ -162,6 +165,7 @@ select
     case when t.has_clock = 1 then t.last_ns end as last_token_unix_ns,
     case when f.engine_step_wait_ms > 0 then f.engine_step_wait_ms end as engine_step_wait_ms,
     case when t.is_pd = 1 then f.kv_transfer_wait_ms end as kv_transfer_wait_ms,
+    case when t.wire_known = 1 then coalesce(f.kv_transfer_wire_ms, 0) end as kv_transfer_wire_ms,
     case when t.d_again is not null then coalesce(f.kv_transfer_recompute_ms, 0) end
         as kv_transfer_recompute_ms,
     case when t.d_again is not null then coalesce(f.double_prefill_ms, 0) end as double_prefill_ms,

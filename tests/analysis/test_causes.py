@@ -25,7 +25,7 @@ _NUMBERS = (
     *("slow_error", "own_share", "waiting", "busy", "peer_waiting", "peer_busy", "waiting_share"),
     *("slots_share", "kv_share", "full_share", "kv_usage", "worker_preemptions", "transfer_share"),
     *("clock_share", "throttled_share", "cache_ms", "step_wait_ms", "transfer_wait_ms"),
-    *("again_ms", "size_ms", "arrivals", "peer_arrivals", "frozen_ms"),
+    *("again_ms", "wire_ms", "size_ms", "arrivals", "peer_arrivals", "frozen_ms"),
 )
 _COUNTS = ("suspect_id", "peers", "is_elevated", "is_spike", "preemptions")
 _SCHEMA = pa.schema(
@@ -193,6 +193,21 @@ def test_a_missed_prefix_costs_prefill_only() -> None:
             "kv_transfer_wait",
             900.0,
         ),
+        # told apart, neither its size nor a full decode server is needed
+        ({"transfer_wait_ms": 100.0, "wire_ms": 950.0}, "kv_transfer_bandwidth", 950.0),
+        ({"transfer_wait_ms": 900.0, "wire_ms": 150.0}, "kv_transfer_wait", 900.0),
+        (
+            {"transfer_wait_ms": 900.0, "wire_ms": 150.0, "size_ms": 700.0},
+            "kv_transfer_wait",
+            900.0,
+        ),
+        (
+            {"transfer_wait_ms": 100.0, "wire_ms": 1300.0, "full_share": 0.9},
+            "kv_transfer_bandwidth",
+            1000.0,
+        ),
+        # nor do both carry it: neither does
+        ({"transfer_wait_ms": 300.0, "wire_ms": 300.0}, "unknown", None),
     ],
 )
 def test_transfer(evidence: dict[str, Any], cause: str, cause_ms: float | None) -> None:

@@ -77,6 +77,15 @@ def _sequence(rng: random.Random) -> Legs:
     engine = {"recv": step(), "queued": step(), "scheduled": step()}
     if with_kv:
         engine |= {"prefill_end": step(), "kv_start": step(), "kv_end": step()}
+    wire: dict[str, int] = {}
+    if is_pd and rng.random() < 0.6:  # bytes moved somewhere around the decode server's queue time
+        reach = engine["scheduled"] - engine["queued"]
+        low, high = sorted(rng.choice([0.0, 1.0, rng.uniform(-0.2, 1.2)]) for _ in range(2))
+        wire = {"kv_start": engine["queued"] + round(low * reach)}
+        wire["kv_end"] = engine["queued"] + round(high * reach)
+        if not with_kv and rng.random() < 0.4:  # the decode server's own word
+            engine |= wire
+            wire = {}
     engine["first_token"] = step()
     early = rng.random() < 0.2
     client["first_token"] = client["send"] + 1 if early else step()
@@ -96,6 +105,9 @@ def _sequence(rng: random.Random) -> Legs:
         legs.append(leg("gateway", **keep(**gateway), **_attributes(rng)))
     if is_pd:
         legs.append(leg("prefill_engine", **keep(**prefill), **_attributes(rng)))
+    if wire:  # a span of its own beside the servers'
+        kv_bytes = rng.choice([None, None, 0, 9])
+        legs.append(leg("provider", **keep(**wire), kv_bytes=kv_bytes, **_attributes(rng)))
     if not legs or rng.random() < 0.8:
         role = "decode_engine" if is_pd else "engine"
         known = keep(**engine)
@@ -180,6 +192,9 @@ def test_cut_and_sweep_give_the_same_timeline(
         assert other.get(key) == one.get(key), (key, many[key])
     phases = {interval[0] for key in cut for interval in one.get(key, [])}
     assert phases == set(PHASES)
+    parts = Counter(interval[1] for key in cut for interval in one.get(key, []))
+    for part in ("wait", "wire", "recompute"):
+        assert parts[f"kv_transfer.{part}"] > 20, parts
 
 
 def test_cut_and_sweep_name_the_same_legs(
@@ -515,6 +530,59 @@ def test_what_a_decode_server_calls_prefill(
     record = _handed_over(wait, prefill, force_sweep=force_sweep, **more)
     assert _parts(record) == parts
     assert record["unexplained_ms"] == 0
+
+
+@pytest.mark.parametrize("force_sweep", [False, True])
+@pytest.mark.parametrize("role", ["provider", "decode_engine"])
+@pytest.mark.parametrize(
+    ("start", "end", "wait", "wire"),
+    [
+        (261, 280, 30 + 20, 19),
+        # all of the wait is wire, or none is
+        (231, 300, 0, 69),
+        (250, 250, 69, None),
+    ],
+)
+def test_while_bytes_move_a_transfer_does_not_wait(
+    start: int, end: int, wait: int, wire: int | None, role: str, force_sweep: bool
+) -> None:
+    record = _moved(start, end, role=role, force_sweep=force_sweep)
+    assert record["path"] == (
+        "sweep" if force_sweep or (wire is None and role != "provider") else "cut"
+    )
+    assert (record["kv_transfer_wait_ms"], record["kv_transfer_wire_ms"]) == (wait, wire)
+    assert record["kv_transfer_ms"] == 69 + 30
+
+
+@pytest.mark.parametrize("force_sweep", [False, True])
+@pytest.mark.parametrize(
+    ("start", "end", "wait", "wire"),
+    [
+        # what runs beside the prefill is hidden; another clock cannot move time from one phase
+        (150, 280, 20, 49),
+        (261, 500, 30, 39),
+        # out of all reach: the wait is an upper bound as ever
+        (900, 950, 69, None),
+    ],
+)
+def test_a_stated_transfer_is_cut_to_the_decode_servers_queue_time(
+    start: int, end: int, wait: int, wire: int | None, force_sweep: bool
+) -> None:
+    record = _moved(start, end, role="provider", force_sweep=force_sweep)
+    assert (record["kv_transfer_wait_ms"], record["kv_transfer_wire_ms"]) == (wait, wire)
+    assert record["kv_transfer_ms"] == 69 + 30
+    assert record["frontend_ms"] == 10 + 2 + 1
+
+
+def _moved(start: int, end: int, *, role: str, force_sweep: bool) -> dict[str, Any]:
+    """As `_handed_over`: a wait of 69 ms, a step of 30 ms; bytes moved from ``start`` ms."""
+    kv = {"kv_start": start * MS, "kv_end": end * MS}
+    p = leg("prefill_engine", **{k: v * MS for k, v in _P.items()}, output_tokens=1)
+    d_times = {"recv": 230, "queued": 231, "scheduled": 300, "first_token": 330}
+    d_times |= {"last_token": 910, "leg_end": 910}
+    d = {k: v * MS for k, v in d_times.items()} | (kv if role == "decode_engine" else {})
+    beside = [leg(role, **kv)] if role == "provider" else []
+    return _record(p, leg("decode_engine", **d, output_tokens=30), *beside, force_sweep=force_sweep)
 
 
 def test_a_decode_server_waiting_for_a_remote_prefill_is_not_a_transfer() -> None:

@@ -39,6 +39,7 @@ _ALSO: Final = (
     "last_token_unix_ns",
     "engine_step_wait_ms",
     "kv_transfer_wait_ms",
+    "kv_transfer_wire_ms",
     "kv_transfer_recompute_ms",
     "double_prefill_ms",
     "after_last_token_ms",

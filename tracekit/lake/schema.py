@@ -38,7 +38,12 @@ class Column:
 #: lack the column and are read as NULL there.
 _ADDED: Final[dict[str, dict[str, int]]] = {
     "legs": {"clock_offset_ns": 2},
-    "requests": {"clock_uncertainty_ms": 2, "clipped_ms": 2, "double_prefill_ms": 3},
+    "requests": {
+        "clock_uncertainty_ms": 2,
+        "clipped_ms": 2,
+        "double_prefill_ms": 3,
+        "kv_transfer_wire_ms": 3,
+    },
     "phases": {"uncertainty_ms": 2},
 }
 
@@ -406,7 +411,8 @@ sources VARCHAR sources of the legs, comma-separated
 first_token_unix_ns BIGINT [unix ns] first token at the outermost leg that saw it
 last_token_unix_ns BIGINT [unix ns] last token at the outermost leg
 engine_step_wait_ms DOUBLE [ms] sub-phase frontend.engine_step_wait, part of frontend_ms
-kv_transfer_wait_ms DOUBLE [ms] sub-phase kv_transfer.wait, part of kv_transfer_ms
+kv_transfer_wait_ms DOUBLE [ms] sub-phase kv_transfer.wait; the wire too where nothing tells it
+kv_transfer_wire_ms DOUBLE [ms] sub-phase kv_transfer.wire: bytes moved; NULL if not told when
 kv_transfer_recompute_ms DOUBLE [ms] sub-phase kv_transfer.recompute, part of kv_transfer_ms
 double_prefill_ms DOUBLE [ms] sub-phase prefill.double, part of prefill_ms: the decode server's
 after_last_token_ms DOUBLE [ms] time between the engine's last token and the client's
