@@ -125,6 +125,11 @@ c as (
         kv_start, kv_end, kv_src, role, worker
     from e
     union all
+    -- handed over, and given up before any token came
+    select request_key, revision, 6, 'kv_transfer', 'kv_transfer.wait', p_end, wall_end,
+        'inferred no token after the prefill server was done', 'decode_engine', ''
+    from p where p_n > 0 and e_n = 0 and c_first is null and c_last is null
+    union all
     -- while bytes moved it was no wait
     select request_key, revision, 5, 'kv_transfer', 'kv_transfer.wire', wire_start, wire_end,
         coalesce(wire_src, ''), 'decode_engine', coalesce(e_worker, '')

@@ -17,7 +17,7 @@
 -- request_key: identity of the request
 -- revision: [unix ns] settle pass that wrote the row
 -- has_clock: 1 if times are unix times, 0 if they count from the request's start
--- is_pd: 1 if a prefill and a decode server shared the request
+-- is_pd: 1 if a prefill and a decode server shared the request, or were to
 -- d_again: 1 if the decode server computed the prompt again, 0 if its last token, NULL unknown
 -- c_n: client legs
 -- c_intended: [unix ns] when the client meant to send
@@ -80,7 +80,7 @@ with w as (
     select
         request_key, revision,
         min(has_clock) as has_clock,
-        max(case when role = 'decode_engine' then 1 else 0 end) as is_pd,
+        max(case when role in ('prefill_engine', 'decode_engine') then 1 else 0 end) as is_pd,
         sum(case when role = 'client' then 1 else 0 end) as c_n,
         min(case when role = 'client' then intended_start_unix_ns end) as c_intended,
         min(case when role = 'client' then send_unix_ns end) as c_send,
@@ -274,7 +274,8 @@ x as (
         case
             when c_n > 0 then coalesce(c_last_measured, c_last_any, c_end, e_last, in_end, g_end,
                 coalesce(c_first_measured, c_first_any))
-            when e_n + p_n > 0 then coalesce(e_last, in_end, in_last)
+            when e_n > 0 then coalesce(e_last, in_end, in_last)
+            when p_n > 0 then coalesce(g_end, in_end, in_last)
             else g_end
         end as wall_end,
         case when coalesce(c_last_any, c_end, e_last, in_end, g_end, in_last) is not null

@@ -126,14 +126,15 @@ t as (
         case when (p.e_first is not null and p.e_last is not null)
             or (p.e_n = 0 and p.c_first is not null and p.end_known = 1) then 1 else 0 end
             as knows_decode,
-        -- a client's early role chunk is not a token: the engine's first token is later
+        -- a client's early role chunk is not a token: the engine's first token is later; a prefill
+        -- server's token is none that anybody is sent: the decode server makes it again
         case
-            when p.c_first is null then coalesce(p.e_first, p.p_first)
+            when p.c_first is null then p.e_first
             when p.c_kind = 'first_chunk' and p.e_first > p.c_first then p.e_first
             else p.c_first
         end as first_ns,
         case
-            when p.c_first is null and coalesce(p.e_first, p.p_first) is not null then 'server'
+            when p.c_first is null and p.e_first is not null then 'server'
             when p.c_kind = 'first_chunk' and p.e_first > p.c_first then 'server'
             else p.c_kind
         end as kind,

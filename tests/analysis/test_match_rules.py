@@ -277,6 +277,57 @@ def test_a_one_token_call_before_another_is_no_prefill_leg(other: dict[str, Any]
     assert Matched(apart).sets == _sets("p", "d")
 
 
+def _unheard_of(*, with_decode_call: bool = False, **client: Any) -> list[LegFacts]:
+    """A call that was prefilled, handed over and given up: the decode server sent no span."""
+    p, _ = _pair()
+    legs = [
+        chat("c", 0, 9_000, **({"failed": 1} | client)),
+        server("s", 5, 8_990, parent_span_id="c", failed=1),
+        http_client("hp", 8, 104, parent_span_id="s"),
+        p._replace(parent_span_id="hp"),
+    ]
+    if with_decode_call:
+        legs.append(http_client("hd", 115, 8_800, parent_span_id="s", failed=1))
+    return legs
+
+
+@pytest.mark.parametrize("with_decode_call", [False, True])
+def test_a_call_of_which_only_the_prefill_server_told(with_decode_call: bool) -> None:
+    legs = _unheard_of(with_decode_call=with_decode_call)
+    found = Matched(legs)
+    assert found.sets == _sets("c s hp hd p" if with_decode_call else "c s hp p")
+    assert found.role("p") == "prefill_engine"
+    assert found.group("p").leg_roles == "client,gateway,prefill_engine"
+    # its decode server's span, should it come, makes a new revision of the same request
+    _, d = _pair()
+    d = d._replace(parent_span_id="hd" if with_decode_call else "s")
+    assert Matched([*legs, d]).group("p").request_key == found.group("p").request_key
+
+
+@pytest.mark.parametrize(
+    ("client", "engine_leg"),
+    [
+        ({"answered": 1}, {}),  # it did get a token
+        ({"failed": 0}, {}),
+        ({"output_tokens": 7}, {}),
+        ({"input_tokens": 71}, {}),  # another prompt: a classifier, then the call that failed
+        ({}, {"output_tokens": 2}),
+        ({}, {"output_tokens": None}),
+        ({}, {"failed": 1}),
+        ({}, {"end_ns": 8_500 * MS}),  # it ended with the call, not before
+    ],
+)
+def test_a_one_token_answer_is_no_prefill_leg(
+    client: dict[str, Any], engine_leg: dict[str, Any]
+) -> None:
+    c, s, hp, p = _unheard_of(**client)
+    if "failed" in client:
+        s = s._replace(failed=0)
+    found = Matched([c, s, hp, p._replace(**engine_leg)])
+    assert found.sets == _sets("c s hp p")
+    assert found.role("p") == "engine"
+
+
 def test_two_pairs_under_one_reused_id_pair_up_in_order() -> None:
     first = _pair()
     then = [

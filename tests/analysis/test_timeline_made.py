@@ -585,6 +585,30 @@ def _moved(start: int, end: int, *, role: str, force_sweep: bool) -> dict[str, A
     return _record(p, leg("decode_engine", **d, output_tokens=30), *beside, force_sweep=force_sweep)
 
 
+@pytest.mark.parametrize("status", ["timeout", "aborted", "error"])
+def test_a_request_that_was_handed_over_and_never_heard_of_had_no_first_token(status: str) -> None:
+    p = leg("prefill_engine", **{k: v * MS for k, v in _P.items()}, output_tokens=1, worker="p")
+    client = {"send": 0, "leg_end": 9_000 * MS, "status": status, "streaming": 1}
+    record = _record(
+        leg("client", **client), leg("gateway", recv=30 * MS, leg_end=8_999 * MS, status=status), p
+    )
+    assert record["ttft_ms"] is None
+    assert record["first_token_unix_ns"] is None
+    assert (record["status"], record["e2e_ms"]) == (status, 9_000)
+    assert _known(record) == {
+        "network": 30,
+        "route": 10,
+        "frontend": 10 + 2,
+        "queue": 30,
+        "prefill": 120,
+        "kv_transfer": 9_000 - 202,
+        "unexplained": 0,
+    }
+    assert (record["kv_transfer_wait_ms"], record["kv_transfer_wire_ms"]) == (9_000 - 202, None)
+    assert record["kv_transfer_recompute_ms"] is None
+    assert (record["prefill_worker"], record["decode_worker"]) == ("p", None)
+
+
 def test_a_decode_server_waiting_for_a_remote_prefill_is_not_a_transfer() -> None:
     record = _record(
         leg(

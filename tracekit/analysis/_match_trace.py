@@ -150,6 +150,23 @@ class Trace:
         servers = {c.leg_id for c in above_a if c.role != "client"}
         return not any(c.leg_id in servers for c in above_b)
 
+    def _prefilled_before(
+        self, call: LegFacts, units: Iterable[Unit], above: Mapping[str, Sequence[LegFacts]]
+    ) -> Unit | None:
+        """What a proxy had prefilled when it made this call, which failed with no engine below."""
+        servers = {c.leg_id for c in self.ancestors(call) if c.role != "client"}
+        if not call.failed or not servers:
+            return None
+        found = []
+        for unit in units:
+            if len(unit.engines) != 1 or unit.prefill is not None:
+                continue
+            (p,) = unit.engines
+            late_ns = (call.start_ns or 0) - (p.end_ns or p.start_ns or 0)
+            if p.output_tokens == 1 and not p.failed and abs(late_ns) <= _HANDOFF_NS:
+                found += [unit for c in above.get(p.leg_id, ()) if c.leg_id in servers][:1]
+        return found[0] if len(found) == 1 else None
+
     def units(self) -> list[Unit]:
         units = pair_prefill_decode(merge_sequences(self.engines), apart=self._apart)
         above: dict[str, list[LegFacts]] = {}
@@ -187,6 +204,10 @@ class Trace:
         innermost = [c for c in self.calls if c.leg_id not in with_calls_below]
         for call in (*innermost, *self.calls):
             if not holds[call.leg_id]:
+                before = self._prefilled_before(call, units, above)
+                if before is not None:
+                    holds[call.leg_id].add(id(before))
+                    continue
                 unit = Unit(calls=[call])
                 units.append(unit)
                 by_unit[id(unit)] = unit

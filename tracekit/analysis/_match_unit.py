@@ -14,6 +14,9 @@ SAME_ARRIVAL_NS: Final = 1_000
 #: Slack when a call of one clock must contain a leg of another.
 CLOCK_SLACK_NS: Final = 2_000_000_000
 
+#: A caller that fails so long after a server was done was waiting for another server.
+_LEFT_WAITING_NS: Final = 1_000_000_000
+
 CALL_ROLES: Final = frozenset({"client", "gateway", "router"})
 
 
@@ -35,6 +38,8 @@ class LegFacts(NamedTuple):
     has_clock: int
     failed: int = 0
     attempt: int | None = None
+    #: 1 if the leg knows of a first token
+    answered: int = 0
 
 
 class Assignment(NamedTuple):
@@ -115,6 +120,27 @@ class Unit:
     def end_ns(self) -> int:
         ends = [leg.end_ns for leg in self.legs if leg.end_ns is not None]
         return max(ends) if ends else self.start_ns
+
+    @property
+    def never_decoded(self) -> bool:
+        """Whether the one engine leg prefilled for a decode server of which nothing was heard.
+
+        It made one token and was done, and the caller went on waiting for the first one until it
+        failed. An answer of one token that got lost on its way would look the same, and so would a
+        small call before the one that failed, unless the lengths of their prompts are known.
+        """
+        if len(self.engines) != 1 or self.prefill is not None:
+            return False
+        (engine,) = self.engines
+        callers = [*self.calls, *self.logs]
+        if engine.output_tokens != 1 or engine.failed or engine.end_ns is None:
+            return False
+        if any(c.answered or (c.output_tokens or 0) > 1 for c in callers):
+            return False
+        if not all(same_tokens(c.input_tokens, engine.input_tokens) for c in callers):
+            return False
+        done_ns = engine.end_ns + _LEFT_WAITING_NS
+        return any(c.failed and c.end_ns is not None and c.end_ns > done_ns for c in callers)
 
     @property
     def key_leg(self) -> LegFacts:

@@ -161,7 +161,8 @@ def leg_facts(con: duckdb.DuckDBPyConnection) -> list[LegFacts]:
                 kv_start_unix_ns, first_token_unix_ns) as start_ns,
             coalesce(leg_end_unix_ns, last_token_unix_ns, kv_end_unix_ns, prefill_end_unix_ns,
                 scheduled_unix_ns) as end_ns,
-            has_clock, (status in ('error', 'aborted', 'timeout'))::integer as failed, attempt
+            has_clock, (status in ('error', 'aborted', 'timeout'))::integer as failed, attempt,
+            (first_token_unix_ns is not null)::integer as answered
         from leg_rows
         """,
     )

@@ -105,6 +105,7 @@ def _facts(con: duckdb.DuckDBPyConnection) -> list[Row]:
                 median(e.peer_arrivals) as peer_arrivals, median(e.busy) as busy,
                 median(e.peer_busy) as peer_busy, median(e.full_share) as full_share,
                 median(e.kv_usage) as kv_usage, median(e.slots_share) as slots_share,
+                median(e.wire_ms) as wire_ms,
                 median(e.clock_share) as clock_share, median(e.transfer_share) as transfer_share,
                 median(l.missed_tokens) as missed_tokens, median(e.slow_share) as slow_share,
                 median(e.own_share) as own_share,
@@ -198,10 +199,14 @@ def _cause_lines(row: Row, words: FindingWords, support: Support) -> Iterator[st
                 f"{1 + slow['peer_excess_share']:.2f} times (n = {slow['n']:,})"
             )
     elif words.cause == "kv_transfer_wait":
-        yield (
-            f"{format_ms(row['cause_ms'])} of {format_ms(total)} lost in KV transfer are waiting, "
-            "not wire time"
-        )
+        of = f"{format_ms(row['cause_ms'])} of {format_ms(total)} lost in KV transfer are"
+        if facts is not None and facts["wire_ms"] is not None:
+            wire = format_ms(facts["wire_ms"])
+            yield f"{of} waiting: bytes moved for {wire} at the median, the rest of the time not"
+        else:
+            yield (
+                f"{of} waiting on the decode server, an upper bound: nothing tells when bytes moved"
+            )
     elif words.cause == "double_prefill":
         yield (
             f"{format_ms(row['cause_ms'])} of {format_ms(total)} lost in prefill are a second "
@@ -267,8 +272,11 @@ def _tested(cause: str, f: Row) -> Iterator[str]:
         )
     elif cause == "gpu_throttled" and f["clock_share"] is not None:
         yield f"its clock ran at {format_share(f['clock_share'])} of what such GPUs reach"
-    elif cause == "kv_transfer_bandwidth" and f["transfer_share"] is not None:
-        yield f"transfers ran at {format_share(f['transfer_share'])} of their usual bandwidth"
+    elif cause == "kv_transfer_bandwidth":
+        if f["wire_ms"] is not None:
+            yield f"bytes moved for {format_ms(f['wire_ms'])} at the median: the time is the wire's"
+        if f["transfer_share"] is not None:
+            yield f"transfers ran at {format_share(f['transfer_share'])} of their usual bandwidth"
     elif cause == "preemption":
         if f["preempted"]:
             yield (

@@ -4,7 +4,8 @@ Pure Python over small tuples; reads no tables and writes none. The rules, in or
 
 1. Within a trace, engine legs of one prompt are one *unit*: sequences of ``n > 1`` (same id, same
    parent, same arrival) and a prefill/decode pair (same id, same prompt length, one token first,
-   different instances).
+   different instances). A one-token leg whose caller later failed without a token is a prefill leg
+   too: the decode server finished nothing, and only what is finished sends a span.
 2. A call leg (client, gateway) belongs to the unit below it if it holds only that unit. An
    inference span holding several sequential units of one prompt, or failed calls before the last
    one, holds attempts: it belongs to the last. A call leg with no engine leg and no call leg below
@@ -152,7 +153,9 @@ def _emit(unit: Unit) -> tuple[list[Assignment], Group]:
         under_server = under_server or leg.role != "client"
     if unit.prefill is not None:
         roles.append((unit.prefill, "prefill_engine"))
-    engine = "engine" if unit.prefill is None else "decode_engine"
+    engine = "decode_engine"
+    if unit.prefill is None:
+        engine = "prefill_engine" if unit.never_decoded else "engine"
     roles.extend((leg, engine) for leg in unit.engines)
     # reported phases stand back where a server's own span is there
     aside = "provider" if unit.engines else "engine"
