@@ -129,6 +129,25 @@ def test_kv_transfer_waiting_is_not_a_slow_link() -> None:
     assert _share(_verdicts(con), phase="kv_transfer", cause="unknown") >= 0.94
 
 
+@pytest.mark.parametrize("share", [0.1, 0.6, 0.9])
+def test_a_prompt_computed_twice_is_never_what_it_should_cost(share: float) -> None:
+    traffic = factory.clean(1_200, disaggregated=True)
+    hit = _some(traffic, share)
+    again = np.zeros(traffic.n)
+    again[hit] = traffic.phases["prefill"][hit] + 400.0
+    traffic.columns["double_prefill_ms"] = again
+    traffic.add("prefill", np.arange(traffic.n), again)
+    diagnosis, con = _run(traffic, "ttft=400ms")
+    faulty = [r for r in _verdicts(con) if r["request_key"] in traffic.keys(hit)]
+    assert len(faulty) >= 0.9 * len(hit)
+    assert _share(faulty, phase="prefill", cause="double_prefill") >= 0.95
+    # the server that computed it again, not the one that should have
+    told = [r for r in faulty if r["cause"] == "double_prefill"]
+    assert {r["worker"] for r in told} == {"w0", "w1"}
+    assert "second prefill on the decode server" in " ".join(diagnosis.findings[0].evidence)
+    assert max(r["expected_ms"] for r in told) < 250
+
+
 def test_client_wait_never_asks_for_hardware() -> None:
     traffic = factory.clean(800)
     traffic.phases["client_wait"] = np.random.default_rng(2).exponential(1.0, traffic.n)

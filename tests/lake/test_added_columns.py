@@ -14,18 +14,28 @@ from tracekit.lake import maintain, schema
 from tracekit.lake.schema import TABLES
 from tracekit.lake.store import Snapshot, Store, StoreReader
 
-ADDED = "clipped_ms"
+ADDED = "double_prefill_ms"
 
 
-@pytest.fixture
-def old_store(tmp_path: Path, make_rows: MakeRows, monkeypatch: pytest.MonkeyPatch) -> Path:
+@pytest.fixture(params=[1, 2])
+def old_store(
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    make_rows: MakeRows,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Path:
     """A store whose `requests` was written before `ADDED` was thought of: two files."""
     now = TABLES["requests"]
-    old_columns = tuple(c for c in now.columns if c.name not in now.added_after(1))
+    then: int = request.param
+    old_columns = tuple(c for c in now.columns if c.name not in now.added_after(then))
+    added = {
+        table: {c: since for c, since in columns.items() if since <= then}
+        for table, columns in schema._ADDED.items()
+    }
     old = schema.Table(now.name, now.kind, now.doc, old_columns)
     with monkeypatch.context() as patch:
         patch.setitem(schema.TABLES, "requests", old)
-        patch.setattr(schema, "_ADDED", {})
+        patch.setattr(schema, "_ADDED", added)
         _forget_shapes()
         store = Store.open(tmp_path / "store", create=True)
         for number in range(2):
