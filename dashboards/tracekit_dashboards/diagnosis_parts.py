@@ -21,6 +21,7 @@ from tracekit.analysis.ten_minute import ten_minute_table
 from tracekit.analysis.views import MIN_P95_ROWS, MIN_ROWS, Overview
 from tracekit.report import formats
 from tracekit.report import texts as words
+from tracekit.report.side_notes import percentile_notes
 from tracekit_dashboards import charts, shell, sidebar, tables, texts
 from tracekit_dashboards.hub import Attribution, Reader
 from tracekit_dashboards.markup import confidence_colour, phase_chip, plain
@@ -253,7 +254,8 @@ def percentiles(found: Diagnosis) -> None:
         f"{row['metric']}: {row['definition']}{f' ({kind})' if (kind := row['kind']) else ''}."
         for row in rows
     )
-    st.caption(plain(f"{texts.PERCENTILES_NOTE} {meanings}"))
+    left_out = "".join(f" {note}." for note in percentile_notes(found))
+    st.caption(plain(f"{texts.PERCENTILES_NOTE}{left_out} {meanings}"))
 
 
 def phase_totals(found: Diagnosis) -> None:

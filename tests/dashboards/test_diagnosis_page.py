@@ -71,6 +71,26 @@ def test_percentiles_with_their_n(demo_store: Path, open_app: OpenApp, query: Qu
         )
 
 
+def test_beside_the_percentiles_stands_whom_they_leave_out(
+    tmp_path: Path, open_app: OpenApp
+) -> None:
+    rows = tmp_path / "rows.csv"
+    rows.write_text(
+        "request_id,start_unix_ns,ttft_ms,e2e_ms,status\n"
+        + "".join(
+            f"r-{i},{1_795_982_418_000_000_000 + i * 10**9},100,900,"
+            f"{'aborted' if i < 10 else 'ok'}\n"
+            for i in range(40)
+        )
+    )
+    import_paths(Store.open(tmp_path / "store", create=True), [str(rows)])
+    app = open_app(tmp_path / "store")
+    assert not app.exception
+    assert "75 % of the requests completed (30 of 40 that ended)" in " ".join(
+        c.value.replace("\\", "") for c in app.caption
+    )
+
+
 def test_one_card_a_finding(demo_store: Path, open_app: OpenApp, diagnosis: Diagnosis) -> None:
     app = open_app(demo_store)
     text = "\n".join(m.value for m in app.markdown)

@@ -52,6 +52,16 @@ class RequestCounts:
     quarantined: Mapping[str, int]
     without_clock: int
 
+    @property
+    def ended(self) -> int:
+        """Usable requests whose end is known: completed, cut, failed or timed out."""
+        return self.completed + self.aborted + self.errored + self.timeout
+
+    @property
+    def completed_share(self) -> float | None:
+        """[1] of those that ended; None if none did. Percentiles are of the completed alone."""
+        return self.completed / self.ended if self.ended else None
+
 
 @dataclass(frozen=True)
 class Percentiles:
@@ -230,7 +240,9 @@ class Diagnosis:
 
     def to_json(self) -> dict[str, Any]:
         """The contract of design §6, as plain values."""
-        return {"schema": SCHEMA, **_plain(asdict(self))}
+        document: dict[str, Any] = {"schema": SCHEMA, **_plain(asdict(self))}
+        document["requests"]["completed_share"] = self.requests.completed_share
+        return document
 
 
 def _plain(value: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from tracekit.report import fleet_text, formats, texts
+from tracekit.report import fleet_text, formats, side_notes, texts
 from tracekit.report.diagnosis_text import facts, finding_lines, no_findings
 from tracekit.report.markdown import cell, table
 
@@ -40,6 +40,8 @@ def _sections(diagnosis: Diagnosis, cost_model: pl.DataFrame | None) -> Iterator
         ),
         right=("p50", "p95", "p99", "n"),
     )
+    if notes := list(side_notes.percentile_notes(diagnosis)):
+        yield "\n".join(f"- {cell(note)}" for note in notes)
     if diagnosis.phases:
         yield "## Where the time went"
         yield table(

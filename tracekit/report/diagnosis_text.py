@@ -12,7 +12,7 @@ from rich.text import Text
 from tracekit.analysis.rules import Rules
 from tracekit.analysis.slo import GIVEN
 from tracekit.names import PHASE_COLOURS
-from tracekit.report import fleet_text, formats, texts
+from tracekit.report import fleet_text, formats, side_notes, texts
 from tracekit.report.console import make_table
 
 if TYPE_CHECKING:
@@ -35,6 +35,8 @@ def _blocks(diagnosis: Diagnosis, width: int) -> Iterator[RenderableType]:
         yield Text.assemble((f"{label:<10}", "dim"), value)
     yield Text()
     yield _percentiles(diagnosis)
+    for note in side_notes.percentile_notes(diagnosis):
+        yield Text(note, style="dim")
     if diagnosis.phases:
         yield Text()
         yield _phases(diagnosis.phases, bars=width >= 100)

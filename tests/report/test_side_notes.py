@@ -1,0 +1,60 @@
+"""The notes beside the numbers: said where they matter, in every view, with the same numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from tests.analysis import factory
+from tracekit.analysis.diagnose import diagnose_connection
+from tracekit.analysis.diagnosis import Diagnosis
+from tracekit.analysis.slo import parse_slo
+from tracekit.report import diagnosis_md, diagnosis_text, side_notes
+
+
+def _text(found: Diagnosis) -> str:
+    console = Console(width=200, record=True)
+    console.print(diagnosis_text.render(found, width=200))
+    return console.export_text()
+
+
+def _ended() -> Diagnosis:
+    traffic = factory.clean(80)
+    for rows, status in (
+        (range(0, 6), "aborted"),
+        (range(6, 10), "error"),
+        (range(10, 15), "timeout"),
+        (range(15, 20), "open"),
+    ):
+        traffic.set("status", np.array(rows), status)
+    return diagnose_connection(traffic.connect(), parse_slo("ttft=800ms"))
+
+
+def test_the_share_that_completed_stands_beside_the_percentiles() -> None:
+    found = _ended()
+    # five of the eighty are still open: they have not ended in any way
+    assert found.requests.ended == 75 and found.requests.completed == 60
+    assert found.requests.completed_share == pytest.approx(0.8)
+    assert found.to_json()["requests"]["completed_share"] == pytest.approx(0.8)
+    (note,) = side_notes.percentile_notes(found)
+    assert note == (
+        "80 % of the requests completed (60 of 75 that ended): percentiles leave the others out"
+    )
+    assert note in _text(found)
+    assert f"- {note}" in diagnosis_md.render(found)
+
+
+def test_nothing_is_said_where_all_completed() -> None:
+    found = diagnose_connection(factory.clean(60).connect(), parse_slo("ttft=800ms"))
+    assert found.requests.completed_share == 1.0
+    assert not list(side_notes.percentile_notes(found))
+    assert "completed (" not in _text(found)
+
+
+def test_nothing_ended() -> None:
+    traffic = factory.clean(40)
+    traffic.set("status", np.arange(40), "open")
+    found = diagnose_connection(traffic.connect(), parse_slo("ttft=800ms"))
+    assert found.requests.completed_share is None
+    assert not list(side_notes.percentile_notes(found))
