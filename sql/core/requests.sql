@@ -251,7 +251,9 @@ select
     end as coverage,
     case
         when l.leg_quarantine is not null then l.leg_quarantine
-        when t.wall_end <= t.wall_start then 'no_wall_time'
+        -- what is still open has no end yet, and so no wall time
+        when t.wall_end <= t.wall_start
+            and (l.c_open = 0 or l.c_aborted + l.c_timeout + l.c_error > 0) then 'no_wall_time'
         -- a server cannot receive before the client sends, nor answer after the client has it all:
         -- beyond what clocks of one site differ, no phase of such a request can be believed
         when l.c_n > 0 and l.c_ok = 1 and l.any_aborted + l.any_timeout + l.any_error = 0

@@ -85,6 +85,32 @@ def test_a_row_of_tokens_alone_is_counted_without_times() -> None:
     assert record["ttft_ms"] is None
 
 
+@pytest.mark.parametrize(
+    ("row", "quarantine", "ttft", "known"),
+    [
+        ({"start": 0}, None, None, {"unexplained": 0}),
+        ({"start": 0, "ttft_ms": 50.0}, None, 50, {"queue_or_prefill": 50, "unexplained": 0}),
+        ({"e2e_ms": 0.0}, None, None, {"unexplained": 0}),
+        ({"start": 0, "ttft_ms": -3.0}, "negative_duration:ttft", None, {"unexplained": 0}),
+        ({"start": 0, "input_tokens": -1}, "negative_tokens", None, {"unexplained": 0}),
+    ],
+)
+def test_a_call_that_is_still_open_has_no_wall_time_yet(
+    row: Row, quarantine: str | None, ttft: float | None, known: Row
+) -> None:
+    (record,) = _requests(log_row(request_id="a", status="open", **row))
+    assert (record["status"], record["quarantine_reason"]) == ("open", quarantine)
+    assert (record["e2e_ms"], record["end_unix_ns"]) == (None, None)
+    assert record["ttft_ms"] == ttft
+    assert _known(record) == known
+
+
+@pytest.mark.parametrize("status", ["ok", "error", "aborted", "timeout"])
+def test_a_call_that_ended_without_a_wall_time_is_set_aside(status: str) -> None:
+    (record,) = _requests(log_row(request_id="a", start=0, status=status))
+    assert (record["status"], record["quarantine_reason"]) == (status, "no_wall_time")
+
+
 def test_waiting_in_the_client_is_in_the_wall_time() -> None:
     cases: list[tuple[Row, float, float, float | None]] = [
         ({"intended_start": 0, "start": 40}, 0, 40, 40),
