@@ -2,7 +2,7 @@
 -- Quarantined rows and superseded attempts are here to be counted: they are neither completed nor
 -- censored, so nothing is learned from them and nothing said of them.
 -- grain: one row per request of the window.
--- inputs: window_requests, cache_due
+-- inputs: window_requests, cache_due, speculation
 -- request_key: identity of the request
 -- model: model name, '' if unknown
 -- engine: serving engine, '' if unknown
@@ -23,7 +23,7 @@
 -- attended_tokens_sq: [tokens^2] uncached x (cached + uncached / 2): the attention work of prefill
 -- due_uncached_tokens: [tokens] as uncached_tokens, with the cache hit that was due
 -- due_attended_tokens_sq: [tokens^2] as attended_tokens_sq, with the cache hit that was due
--- steps: [1] decode steps of one sequence
+-- steps: [1] decode steps of one sequence; its tokens where accepted drafts are not known of all
 -- step_context: [tokens] steps x mean context length: the attention work of decode
 -- kv_bytes: [bytes] KV cache moved
 -- output_tokens: [tokens] generated
@@ -84,8 +84,8 @@ with r as (
              when coalesce(w.choices, 1) > 1
                  then cast(w.output_tokens as double) / cast(w.choices as double)
              else cast(w.output_tokens as double) end as sequence_tokens,
-        case when w.accepted_tokens_per_step > 1 then w.accepted_tokens_per_step else 1.0 end
-            as accepted,
+        case when p.counted = 1 and w.accepted_tokens_per_step > 1
+                 then w.accepted_tokens_per_step else 1.0 end as accepted,
         w.kv_bytes as kv_bytes,
         w.output_tokens as output_tokens,
         w.ttft_ms as ttft_ms,
@@ -114,6 +114,7 @@ with r as (
         w.preemptions as preemptions
     from window_requests as w
     left join cache_due as d on w.request_key = d.request_key
+    cross join speculation as p
 )
 
 select

@@ -1,6 +1,7 @@
 -- What a comparison needs to know of each request: how it ended, what it was like, what it took.
 -- A cached token is no shape and neither is a token accepted from a draft: both are the system's
--- doing, so the decode steps here count tokens, and the whole prompt is kept beside the uncached.
+-- doing, so the decode steps here count tokens (request_facts are to be those of a speculation with
+-- counted = 0), and the whole prompt is kept beside the uncached.
 -- grain: one row per usable request (completed or killed) of one side.
 -- inputs: request_facts, window_requests
 -- request_key: identity of the request
@@ -47,10 +48,8 @@ select
     f.input_tokens as input_tokens,
     f.uncached_tokens as uncached_tokens,
     cast(f.output_tokens as double) as output_tokens,
-    case when w.accepted_tokens_per_step > 1 then f.steps * w.accepted_tokens_per_step
-         else f.steps end as decode_tokens,
-    case when w.accepted_tokens_per_step > 1 then f.step_context * w.accepted_tokens_per_step
-         else f.step_context end as decode_context,
+    f.steps as decode_tokens,
+    f.step_context as decode_context,
     cast(f.kv_bytes as double) as kv_bytes,
     f.ttft_ms as ttft_ms,
     f.tpot_ms as tpot_ms,

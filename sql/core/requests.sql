@@ -243,7 +243,9 @@ select
     case when t.knows_kv = 1 or f.kv_transfer_ms > 0 then coalesce(f.kv_transfer_ms, 0) end as kv_transfer_ms,
     case when t.knows_decode = 1 or f.decode_ms > 0 then coalesce(f.decode_ms, 0) end as decode_ms,
     coalesce(f.unexplained_ms, 0) as unexplained_ms,
-    l.kv_bytes, l.preemptions, l.accepted_tokens_per_step,
+    l.kv_bytes, l.preemptions,
+    -- what the engine says, else what the client saw: a decode step sends one chunk
+    coalesce(l.accepted_tokens_per_step, gap.tokens_per_chunk) as accepted_tokens_per_step,
     coalesce(gap.max_gap_ms, l.max_gap_ms) as max_gap_ms,
     coalesce(gap.stall_ms, l.stall_ms) as stall_ms,
     case when t.wall_end > t.wall_start

@@ -16,7 +16,7 @@ from tracekit.analysis.diagnosis import SCHEMA, Diagnosis
 from tracekit.analysis.slo import Slo, parse_slo
 
 KEYS = {
-    "": "schema window slo requests percentiles goodput coverage phases misses findings "
+    "": "schema window slo requests percentiles chunks goodput coverage phases misses findings "
     "fleet fleet_totals unexplained_share missing_evidence sentence",
     "findings": "phase cause metric share_of_misses placebo_share excess_ms expected_ms confidence "
     "confidence_label n workers culprits evidence action sentence",

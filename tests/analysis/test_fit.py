@@ -22,12 +22,14 @@ from tracekit.analysis.fit import (
     fit_cost_model,
 )
 from tracekit.analysis.quantile import quantile_fit
+from tracekit.analysis.speculation import speculation
 
 Floats = npt.NDArray[np.float64]
 
 
 def _facts(con: duckdb.DuckDBPyConnection, name: str = "request_facts") -> None:
     put(con, "cache_due", cache_due(con))
+    put(con, "speculation", speculation(con))
     body = sqlfiles.load("attribution", "request_facts").body
     con.execute(f"create or replace temp table {name} as {body}")
 

@@ -74,3 +74,30 @@ def test_tokens_of_a_gap_are_those_of_the_chunk_that_ended_it() -> None:
 )
 def test_text_that_is_no_stream_gives_nothing(text: str) -> None:
     assert summarize(text) is None
+
+
+@pytest.mark.parametrize(
+    ("tokens", "per_chunk"),
+    [
+        # the first chunk is prefill's; 2 + 3 + 1 in three steps
+        ([1, 2, 3, 1], 2.0),
+        # chunks that bring none (a role before the first token, usage after the last) are no steps
+        ([0, 1, 2, 4, 0], 3.0),
+        ([3, 1, 1], None),
+        ([1, 1, 1], None),
+        ([1, 0, 0], None),
+        ([0, 0, 0], None),
+        ([5], None),
+    ],
+)
+def test_tokens_per_chunk(tokens: list[int], per_chunk: float | None) -> None:
+    summary = summarize(pack(_at([8_000] * (len(tokens) - 1)), tokens))
+    assert summary is not None
+    assert summary.tokens_per_chunk == per_chunk
+
+
+def test_what_piled_up_behind_a_stall_is_no_step() -> None:
+    gaps = [8_000] * 9 + [900_000]
+    summary = summarize(pack(_at(gaps), [1, *[2] * 9, 100]))
+    assert summary is not None
+    assert (summary.tokens_per_chunk, summary.stall_us) == (2.0, 892_000)

@@ -111,6 +111,19 @@ def test_a_call_that_ended_without_a_wall_time_is_set_aside(status: str) -> None
     assert (record["status"], record["quarantine_reason"]) == (status, "no_wall_time")
 
 
+def test_accepted_tokens_come_from_the_chunks_unless_the_source_tells() -> None:
+    chunks = pack([50_000, 60_000, 70_000, 80_000], [1, 3, 2, 4])
+    told, derived, plain = _requests(
+        log_row(request_id="a", start=0, e2e_ms=80.0, output_tokens=10, chunk_times=chunks,
+                accepted_tokens_per_step=2.5),
+        log_row(request_id="b", start=0, e2e_ms=80.0, output_tokens=10, chunk_times=chunks),
+        log_row(request_id="c", start=0, e2e_ms=80.0, output_tokens=4,
+                chunk_times=pack([50_000, 60_000, 70_000, 80_000], [1, 1, 1, 1])),
+    )  # fmt: skip
+    # 3 + 2 + 4 tokens in three steps
+    assert [r["accepted_tokens_per_step"] for r in (told, derived, plain)] == [2.5, 3.0, None]
+
+
 def test_waiting_in_the_client_is_in_the_wall_time() -> None:
     cases: list[tuple[Row, float, float, float | None]] = [
         ({"intended_start": 0, "start": 40}, 0, 40, 40),

@@ -18,6 +18,7 @@ CONTRACT = [
     "slo",
     "requests",
     "percentiles",
+    "chunks",
     "goodput",
     "coverage",
     "phases",

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from rich.console import Console
 
 from tests.analysis import factory
 from tracekit.analysis.diagnose import diagnose_connection
-from tracekit.analysis.diagnosis import Diagnosis
+from tracekit.analysis.diagnosis import ChunkPace, Diagnosis
 from tracekit.analysis.slo import parse_slo
 from tracekit.report import diagnosis_md, diagnosis_text, side_notes
 
@@ -58,3 +60,15 @@ def test_nothing_ended() -> None:
     found = diagnose_connection(traffic.connect(), parse_slo("ttft=800ms"))
     assert found.requests.completed_share is None
     assert not list(side_notes.percentile_notes(found))
+
+
+def test_the_chunk_gap_is_told_from_the_gap_between_tokens() -> None:
+    pace = ChunkPace(chunk_gap_ms=8.7, token_gap_ms=3.5328, tokens_per_chunk=2.4583, n=80)
+    plain = diagnose_connection(factory.clean(60).connect(), parse_slo("ttft=800ms"))
+    found = replace(plain, chunks=pace)
+    (note,) = side_notes.percentile_notes(found)
+    assert note == (
+        "TPOT and ITL are per token, 3.53 ms at the median; a chunk brings 2.5 tokens (as many are "
+        "accepted per decode step), so the chunk gap is 8.70 ms (n = 80)"
+    )
+    assert note in _text(found) and f"- {note}" in diagnosis_md.render(found)

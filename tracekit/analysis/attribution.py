@@ -22,6 +22,7 @@ from tracekit.analysis.judged import draw_judged
 from tracekit.analysis.outstanding import add_long_culprits, outstanding, prompt_kinds
 from tracekit.analysis.rules import Rules
 from tracekit.analysis.slo import Slo
+from tracekit.analysis.speculation import speculation
 from tracekit.analysis.window import Window
 from tracekit.errors import UsageError
 
@@ -134,6 +135,7 @@ def define_attribution(
     put(con, "slo", slo.to_arrow())
     put(con, "attribution_rules", rules.to_arrow())
     put(con, "cache_due", cache_due(con))
+    put(con, "speculation", speculation(con, baseline=baseline))
     _define(con, "request_facts")
     draw_requests(con)
     reference = "request_facts"

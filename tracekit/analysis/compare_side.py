@@ -176,10 +176,12 @@ def read_side(
     con.execute(
         f"create or replace temp view _compare_side as select * from _compare_all where {clock}"
     )
-    # names in WITH hide the relations of those names; which cache hit was due is no question here
+    # names in WITH hide the relations of those names; which cache hit was due is no question here,
+    # and decode is measured in tokens
     facts = (
         "with window_requests as (select * from _compare_side), "
         "cache_due as (select '' as request_key, 0.0 as due_tokens where false), "
+        "speculation as (select 0 as seen, 0 as counted), "
         f"request_facts as ({sqlfiles.load('attribution', 'request_facts').body})"
     )
     body = sqlfiles.load("compare", "compare_facts").body

@@ -353,7 +353,8 @@ def _build_gaps(con: duckdb.DuckDBPyConnection, revision: int) -> None:
             best[str(key)] = (summary, int(base))  # type: ignore[call-overload]
     gaps: dict[str, list[object]] = {c.name: [] for c in TOKEN_GAPS.columns}
     summaries: dict[str, list[object]] = {
-        name: [] for name in ("request_key", "chunk_count", "max_gap_ms", "stall_ms")
+        name: []
+        for name in ("request_key", "chunk_count", "max_gap_ms", "stall_ms", "tokens_per_chunk")
     }
     for request_key, (summary, send_ns) in best.items():
         summaries["request_key"].append(request_key)
@@ -361,6 +362,7 @@ def _build_gaps(con: duckdb.DuckDBPyConnection, revision: int) -> None:
         known = summary.max_gap_us is not None
         summaries["max_gap_ms"].append((summary.max_gap_us or 0) / 1e3 if known else None)
         summaries["stall_ms"].append(summary.stall_us / 1e3 if known else None)
+        summaries["tokens_per_chunk"].append(summary.tokens_per_chunk)
         for gap in summary.kept:
             gaps["request_key"].append(request_key)
             gaps["revision"].append(revision)
@@ -384,6 +386,7 @@ def _build_gaps(con: duckdb.DuckDBPyConnection, revision: int) -> None:
                     ("chunk_count", pa.int64()),
                     ("max_gap_ms", pa.float64()),
                     ("stall_ms", pa.float64()),
+                    ("tokens_per_chunk", pa.float64()),
                 ]
             ),
         ),

@@ -36,6 +36,7 @@ from tracekit.analysis.sentence import (
     finding_sentence,
 )
 from tracekit.analysis.slo import GIVEN, Slo
+from tracekit.analysis.speculation import chunk_pace
 from tracekit.analysis.window import ALL, Window, format_time
 from tracekit.names import SLO_METRICS
 
@@ -125,6 +126,7 @@ def diagnose_connection(
         slo=slo_info,
         requests=counts,
         percentiles=_percentiles(con),
+        chunks=chunk_pace(con, min_rows=attribution.rules.min_rows),
         goodput=_goodput(con) if slo.source == GIVEN else None,
         coverage=_coverage(outcomes),
         phases=_phases(con),

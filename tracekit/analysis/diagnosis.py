@@ -78,6 +78,21 @@ class Percentiles:
 
 
 @dataclass(frozen=True)
+class ChunkPace:
+    """Streams whose chunks bring several tokens: medians over the ``n`` completed requests.
+
+    TPOT and ITL are per token (``token_gap_ms``); a client that counts chunks sees
+    ``chunk_gap_ms``. ``tokens_per_chunk`` are accepted tokens per decode step where a step sends a
+    chunk (speculative decoding).
+    """
+
+    chunk_gap_ms: float
+    token_gap_ms: float
+    tokens_per_chunk: float
+    n: int
+
+
+@dataclass(frozen=True)
 class Goodput:
     """Requests that met every limit: their share [1] of ``n`` and their rate [1/s]."""
 
@@ -227,6 +242,7 @@ class Diagnosis:
     slo: SloInfo
     requests: RequestCounts
     percentiles: Mapping[str, Percentiles]
+    chunks: ChunkPace | None
     goodput: Goodput | None
     coverage: float | None
     phases: tuple[PhaseTotal, ...]

@@ -36,7 +36,12 @@ class Gap:
 
 @dataclass(frozen=True)
 class GapSummary:
-    """All of one stream: ``kept`` holds every stall and the longest gaps, in time order."""
+    """All of one stream: ``kept`` holds every stall and the longest gaps, in time order.
+
+    ``tokens_per_chunk`` is the mean over the chunks after the first that bring any and end no stall
+    (what piles up behind a stall comes in one chunk); None where no chunk brings several: then it
+    is 1, or not known.
+    """
 
     chunk_count: int
     tokens: int
@@ -44,6 +49,7 @@ class GapSummary:
     max_gap_us: int | None
     stall_us: int
     kept: tuple[Gap, ...]
+    tokens_per_chunk: float | None = None
 
 
 def _median(sorted_values: list[int]) -> int:
@@ -79,4 +85,22 @@ def summarize(text: str) -> GapSummary | None:
         elif i not in longest:
             continue
         kept.append(Gap(i + 1, at[i], at[i + 1], chunks.tokens[i + 1], is_stall, gap - median))
-    return GapSummary(n, sum(chunks.tokens), median, ordered[-1], stall_us, tuple(kept))
+    return GapSummary(
+        n,
+        sum(chunks.tokens),
+        median,
+        ordered[-1],
+        stall_us,
+        tuple(kept),
+        _tokens_per_chunk(chunks.tokens, gaps, limit),
+    )
+
+
+def _tokens_per_chunk(tokens: list[int], gaps: list[int], limit: int) -> float | None:
+    if max(tokens) <= 1:
+        return None
+    first = next(i for i, n in enumerate(tokens) if n)
+    after = [
+        n for n, gap in zip(tokens[first + 1 :], gaps[first:], strict=True) if n and gap <= limit
+    ]
+    return sum(after) / len(after) if after and max(after) > 1 else None

@@ -1,4 +1,4 @@
-"""The notes beside the numbers: whom percentiles leave out. One place for every view.
+"""The notes beside the numbers: whom percentiles leave out, what a gap is. One for all views.
 
 Puts numbers of the diagnosis into words; makes none.
 """
@@ -19,6 +19,12 @@ _COMPLETED: Final = (
 )
 
 
+_CHUNKS: Final = (
+    "TPOT and ITL are per token, {token} at the median; a chunk brings {tokens} tokens (as many "
+    "are accepted per decode step), so the chunk gap is {chunk} (n = {n})"
+)
+
+
 def percentile_notes(diagnosis: Diagnosis) -> Iterator[str]:
     """What the percentiles do not say by themselves."""
     counts = diagnosis.requests
@@ -27,4 +33,11 @@ def percentile_notes(diagnosis: Diagnosis) -> Iterator[str]:
             share=formats.percent(counts.completed_share),
             completed=formats.count(counts.completed),
             ended=formats.count(counts.ended),
+        )
+    if (pace := diagnosis.chunks) is not None:
+        yield _CHUNKS.format(
+            token=formats.ms(pace.token_gap_ms),
+            tokens=formats.number(pace.tokens_per_chunk),
+            chunk=formats.ms(pace.chunk_gap_ms),
+            n=formats.count(pace.n),
         )
