@@ -10,6 +10,8 @@
 -- joined: requests seen by both
 -- client_only: requests no engine reported: aborted, unsampled, or not connected
 -- server_only: requests no client reported
+-- engine_spans: request spans of engines
+-- engine_spans_alone: of these, spans that found no client's call
 -- weak_matches: requests joined by less than parentage or a shared id
 -- without_clock: rows without a start time
 -- without_model: requests whose model is unknown
@@ -25,6 +27,8 @@ with l as (
         max(case when role = 'client' then 1 else 0 end) as client,
         max(case when role in ('engine', 'prefill_engine', 'decode_engine') then 1 else 0 end)
             as server,
+        count(case when role in ('engine', 'prefill_engine', 'decode_engine') then span_id end)
+            as engine_spans,
         max(case when chunk_times is not null then 1 else 0 end) as chunks
     from legs
     group by request_key, revision
@@ -35,6 +39,7 @@ r as (
         w.*,
         coalesce(l.client, 0) as client,
         coalesce(l.server, 0) as server,
+        coalesce(l.engine_spans, 0) as engine_spans,
         coalesce(l.chunks, 0) as chunks,
         w.quarantine_reason is null and w.superseded_attempt = 0 as counted
     from window_requests as w
@@ -51,6 +56,8 @@ select
     count(*) filter (where client = 1 and server = 1) as joined,
     count(*) filter (where client = 1 and server = 0) as client_only,
     count(*) filter (where client = 0 and server = 1) as server_only,
+    coalesce(sum(engine_spans), 0)::bigint as engine_spans,
+    coalesce(sum(engine_spans) filter (where client = 0), 0)::bigint as engine_spans_alone,
     count(*) filter (where match_score < 0.9) as weak_matches,
     count(*) filter (where has_clock = 0) as without_clock,
     count(*) filter (where model is null) as without_model,

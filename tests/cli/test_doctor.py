@@ -87,6 +87,8 @@ def test_a_healthy_store(run: Run) -> None:
     assert "--enable-prompt-tokens-details" in texts
     assert "no chunk times" in texts
     assert "problem" not in texts
+    assert (joins["engine_spans"], joins["engine_spans_alone"]) == (60, 0)
+    assert "found no client's call" not in texts
     text = run("doctor", "--no-probe").stdout
     assert "chat-app" in text and "60 requests: 60 completed" in text
 
@@ -150,6 +152,29 @@ def test_context_that_is_not_propagated(run: Run, tmp_path: Path) -> None:
 
     texts = _texts(_doctor(run, "--no-probe", "--store", _edited(tmp_path, run, cut)))
     assert "vllm: 6 of 12 request spans without a parent" in texts
+
+
+def test_engine_spans_without_a_call(run: Run, tmp_path: Path) -> None:
+    def drop_some_clients(export: dict[str, Any], number: int) -> None:
+        if number == 3:
+            # a prefill and a decode server: two spans of one request without a call
+            twin = json.loads(json.dumps(export["resourceSpans"][1]))
+            twin["resource"]["attributes"][0]["value"]["stringValue"] = "vllm-decode"
+            span = twin["scopeSpans"][0]["spans"][0]
+            span["spanId"] = f"{number + 5000:016x}"
+            export["resourceSpans"].append(twin)
+            prefill = export["resourceSpans"][1]["scopeSpans"][0]["spans"][0]
+            for attribute in prefill["attributes"]:
+                if attribute["key"] == "gen_ai.usage.completion_tokens":
+                    attribute["value"] = {"intValue": "1"}
+        if number < 4:
+            del export["resourceSpans"][0]
+
+    store = _edited(tmp_path, run, drop_some_clients)
+    document = _doctor(run, "--no-probe", "--store", store)
+    joins = document["joins"]
+    assert (joins["engine_spans"], joins["engine_spans_alone"], joins["server_only"]) == (13, 5, 4)
+    assert "note 5 of 13 engine spans (38 %) found no client's call" in _texts(document)
 
 
 def test_prefill_and_decode_in_two_traces(run: Run, tmp_path: Path) -> None:

@@ -191,6 +191,16 @@ def _join_remarks(joins: Row) -> Iterator[Remark]:
                 "engines report nothing for aborted, refused and unsampled requests (vLLM: "
                 "traceparent flag 00)",
             )
+        if joins["engine_spans_alone"]:
+            alone, spans = joins["engine_spans_alone"], joins["engine_spans"]
+            yield Remark(
+                "note",
+                "joins",
+                f"{alone:,} of {_n(spans, 'engine span')} ({_percent(alone / spans)}) found no "
+                "client's call",
+                "their callers are not traced, or neither traceparent nor a request id of the "
+                "client reached the engine: each counts as a request of its own",
+            )
     elif server:
         yield Remark(
             "note",
@@ -359,6 +369,11 @@ def _refused_remarks(refused: Sequence[Row]) -> Iterator[Remark]:
 
 def _n(count: int, noun: str) -> str:
     return f"{count:,} {noun if count == 1 else noun + 's'}"
+
+
+def _percent(share: float) -> str:
+    value = 100 * share
+    return f"{value:.0f} %" if 1 <= value < 99.5 or share == 1 else f"{value:.1f} %"
 
 
 def _age(seconds: int) -> str:
