@@ -21,7 +21,7 @@ from tracekit.analysis.ten_minute import ten_minute_table
 from tracekit.analysis.views import MIN_P95_ROWS, MIN_ROWS, Overview
 from tracekit.report import formats
 from tracekit.report import texts as words
-from tracekit.report.side_notes import percentile_notes
+from tracekit.report.side_notes import percentile_notes, phase_notes
 from tracekit_dashboards import charts, shell, sidebar, tables, texts
 from tracekit_dashboards.hub import Attribution, Reader
 from tracekit_dashboards.markup import confidence_colour, phase_chip, plain
@@ -284,7 +284,8 @@ def phase_totals(found: Diagnosis) -> None:
         },
     )
     st.altair_chart(charts.phase_totals(frame), width="stretch")
-    st.caption(texts.PHASE_TOTALS_NOTE)
+    saved = "".join(f" {note}." for note in phase_notes(found))
+    st.caption(plain(f"{texts.PHASE_TOTALS_NOTE}{saved}"))
     tables.csv_button(frame, "phase-totals")
 
 

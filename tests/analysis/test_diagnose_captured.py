@@ -87,3 +87,22 @@ def test_the_table_of_the_last_twenty(tmp_path: Path) -> None:
         assert row.output_tokens == truth["output_tokens"]
         assert row.ttft_ms == pytest.approx(truth["ttft_ms"], abs=5)
     assert table.findings[0].n == 20
+
+
+def test_what_the_prefix_cache_saved(tmp_path: Path) -> None:
+    """Half of 80 prompts share 512 of about 535 tokens: what prompts take, against the others'."""
+    client = _client("prefix-cache")
+    with _session(tmp_path, "prefix-cache") as session:
+        found = _diagnosis(session, Slo()).prefix_cache
+        quarter = dict(
+            session.con.sql(
+                "select cached_tokens > 0, quantile_cont(prefill_ms, 0.25) from requests group by 1"
+            ).fetchall()
+        )
+    hits = sum(bool(r["cached_tokens"]) for r in client)
+    assert found is not None
+    assert (found.hits, found.n) == (hits, len(client)) == (39, 80)
+    # same prompts, with and without a hit, at the fit's own quantile
+    assert found.saved_s == pytest.approx(hits * (quarter[False] - quarter[True]) / 1e3, rel=0.15)
+    wall_s = sum(r["e2e_ms"] for r in client) / 1e3
+    assert found.saved_share == pytest.approx(found.saved_s / (wall_s + found.saved_s), rel=0.02)

@@ -22,6 +22,7 @@ CONTRACT = [
     "goodput",
     "coverage",
     "phases",
+    "prefix_cache",
     "misses",
     "findings",
     "fleet",

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from tests.analysis import factory
 from tracekit.analysis.diagnose import diagnose_connection
-from tracekit.analysis.diagnosis import ChunkPace, Diagnosis
+from tracekit.analysis.diagnosis import CacheSavings, ChunkPace, Diagnosis
 from tracekit.analysis.slo import parse_slo
 from tracekit.report import diagnosis_md, diagnosis_text, side_notes
 
@@ -72,3 +72,21 @@ def test_the_chunk_gap_is_told_from_the_gap_between_tokens() -> None:
         "accepted per decode step), so the chunk gap is 8.70 ms (n = 80)"
     )
     assert note in _text(found) and f"- {note}" in diagnosis_md.render(found)
+
+
+def test_what_the_cache_saved_is_told_in_seconds_and_as_a_share() -> None:
+    plain = diagnose_connection(factory.clean(60).connect(), parse_slo("ttft=800ms"))
+    assert plain.prefix_cache is None and not list(side_notes.phase_notes(plain))
+    saved = CacheSavings(
+        saved_s=11.24, saved_share=0.0414, hits=76, n=84, sampled=84, fit_error=0.06
+    )
+    decode = next(p for p in plain.phases if p.phase == "decode")
+    found = replace(plain, prefix_cache=saved)
+    (note,) = side_notes.phase_notes(found)
+    assert note == (
+        "the prefix cache saved about 11.2 s of prefill in 76 of 84 requests: 4.1 % of the time "
+        f"that they would have taken without it; most time goes to decode ({decode.share:.0%})"
+    ).replace("%)", " %)")
+    assert note in _text(found) and f"- {note}" in diagnosis_md.render(found)
+    (sampled,) = side_notes.phase_notes(replace(plain, prefix_cache=replace(saved, sampled=50)))
+    assert "without it (counted over 50 of them); most" in sampled

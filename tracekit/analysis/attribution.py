@@ -72,6 +72,7 @@ ATTRIBUTION: Final[tuple[str, ...]] = (
     "goodput",
     "field_coverage",
     "verdicts",
+    "cache_savings",
     "fleet_ranges",
     "fleet_misses",
 )
@@ -82,6 +83,7 @@ _VIEWS: Final = frozenset(
         "request_costs",
         "excess",
         "expected",
+        "cache_savings",
         "verdicts",
         "findings",
         "finding_culprits",
@@ -97,7 +99,7 @@ _VIEWS: Final = frozenset(
 )
 
 #: Views that no other file reads, and no diagnosis: for who asks afterwards.
-_FOR_READERS: Final = ("expected", "verdicts", "fleet_ranges", "fleet_misses")
+_FOR_READERS: Final = ("expected", "verdicts", "cache_savings", "fleet_ranges", "fleet_misses")
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ from tracekit.analysis.fleet import measure_fleet
 from tracekit.analysis.judged import JUDGED_MAX
 from tracekit.analysis.missing import missing_evidence
 from tracekit.analysis.rules import Rules
+from tracekit.analysis.savings import cache_savings
 from tracekit.analysis.sentence import (
     FindingWords,
     action_for,
@@ -130,6 +131,7 @@ def diagnose_connection(
         goodput=_goodput(con) if slo.source == GIVEN else None,
         coverage=_coverage(outcomes),
         phases=_phases(con),
+        prefix_cache=cache_savings(con),
         misses=misses,
         findings=findings,
         fleet=fleet.shares,

@@ -113,6 +113,24 @@ class PhaseTotal:
 
 
 @dataclass(frozen=True)
+class CacheSavings:
+    """Prefill that hits in the prefix cache spared, by the fitted cost of prompts [s].
+
+    ``saved_share`` [1] is that of the time which the ``n`` requests would have taken without the
+    ``hits`` among them: completed requests whose cached tokens are known and whose cell's fit can
+    tell. Counted over ``sampled`` of them. Half of the requests lie within ``fit_error`` [1] of the
+    fit, a low quantile: what a busy engine takes longer is not in it.
+    """
+
+    saved_s: float
+    saved_share: float
+    hits: int
+    n: int
+    sampled: int
+    fit_error: float
+
+
+@dataclass(frozen=True)
 class Misses:
     """Requests over a limit: distinct in ``total``, per metric in ``by_metric``.
 
@@ -246,6 +264,7 @@ class Diagnosis:
     goodput: Goodput | None
     coverage: float | None
     phases: tuple[PhaseTotal, ...]
+    prefix_cache: CacheSavings | None
     misses: Misses
     findings: tuple[Finding, ...]
     fleet: tuple[FleetShare, ...]

@@ -57,6 +57,11 @@ class Rules:
     #: a worker stands out only with this many requests and by this share of the expected time
     min_worker_rows: int = 20
     min_worker_share: float = 0.15
+    #: a fit speaks of requests that it did not see (these without their cache hits) only if half of
+    #: those it saw lie within this share of it, and so many were at least this share as large
+    max_fit_error: float = 0.3
+    min_reach_rows: int = 5
+    fit_reach: float = 0.8
     #: load: arrivals of this many times the usual, and by so many deviations of counting, are more
     #: than usual; this many times the usual and what came before, within so many slices (or a 50th
     #: of the window), are a spike

@@ -58,6 +58,8 @@ def _sections(diagnosis: Diagnosis, cost_model: pl.DataFrame | None) -> Iterator
             ),
             right=("total", "share", "p50", "p95"),
         )
+        if notes := list(side_notes.phase_notes(diagnosis)):
+            yield "\n".join(f"- {cell(note)}" for note in notes)
     yield "## Findings"
     if not diagnosis.findings:
         yield no_findings(diagnosis)

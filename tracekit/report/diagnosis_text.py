@@ -40,6 +40,8 @@ def _blocks(diagnosis: Diagnosis, width: int) -> Iterator[RenderableType]:
     if diagnosis.phases:
         yield Text()
         yield _phases(diagnosis.phases, bars=width >= 100)
+        for note in side_notes.phase_notes(diagnosis):
+            yield Text(note, style="dim")
     yield Text()
     if not diagnosis.findings:
         yield Text(no_findings(diagnosis))

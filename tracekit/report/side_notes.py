@@ -1,4 +1,4 @@
-"""The notes beside the numbers: whom percentiles leave out, what a gap is. One for all views.
+"""The notes beside the numbers: whom percentiles leave out, what a cache saved. For all views.
 
 Puts numbers of the diagnosis into words; makes none.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from tracekit.report import formats
+from tracekit.report import formats, texts
 
 if TYPE_CHECKING:
     from tracekit.analysis.diagnosis import Diagnosis
@@ -22,6 +22,12 @@ _COMPLETED: Final = (
 _CHUNKS: Final = (
     "TPOT and ITL are per token, {token} at the median; a chunk brings {tokens} tokens (as many "
     "are accepted per decode step), so the chunk gap is {chunk} (n = {n})"
+)
+
+
+_SAVED: Final = (
+    "the prefix cache saved about {saved} of prefill in {hits} of {n} requests: {share} of the "
+    "time that they would have taken without it"
 )
 
 
@@ -41,3 +47,21 @@ def percentile_notes(diagnosis: Diagnosis) -> Iterator[str]:
             chunk=formats.ms(pace.chunk_gap_ms),
             n=formats.count(pace.n),
         )
+
+
+def phase_notes(diagnosis: Diagnosis) -> Iterator[str]:
+    """What the phases do not say by themselves: the time that was not taken."""
+    if (cache := diagnosis.prefix_cache) is None:
+        return
+    said = _SAVED.format(
+        saved=formats.seconds(cache.saved_s),
+        hits=formats.count(cache.hits),
+        n=formats.count(cache.n),
+        share=formats.percent(cache.saved_share),
+    )
+    if cache.sampled < cache.n:
+        said += f" (counted over {formats.count(cache.sampled)} of them)"
+    top = max(diagnosis.phases, key=lambda p: p.share, default=None)
+    if top is not None:
+        said += f"; most time goes to {texts.phase_label(top.phase)} ({formats.percent(top.share)})"
+    yield said

@@ -1,0 +1,116 @@
+"""Seconds saved by the prefix cache: against the known cost of prompts, and when it is quiet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from tests.analysis import factory
+from tests.analysis.factory import PREFILL_MS, Traffic
+from tracekit.analysis import _drawn
+from tracekit.analysis.diagnose import diagnose_connection
+from tracekit.analysis.diagnosis import CacheSavings
+from tracekit.analysis.slo import parse_slo
+
+
+def _saved(traffic: Traffic) -> CacheSavings | None:
+    return diagnose_connection(traffic.connect(), parse_slo("ttft=800ms")).prefix_cache
+
+
+def _truth_s(traffic: Traffic) -> float:
+    tokens = np.array(traffic.columns["input_tokens"], dtype=float)
+    cached = np.array(traffic.columns["cached_tokens"], dtype=float)
+    left = tokens - cached
+    _, a1, a2 = PREFILL_MS
+    return float((a1 * cached + a2 * (tokens**2 / 2 - left * (cached + left / 2))).sum()) / 1e3
+
+
+def test_the_sum_is_what_the_hits_would_have_cost() -> None:
+    traffic = factory.clean(600, cached_share=0.4, long_share=0.1, long_tokens=9_000)
+    found = _saved(traffic)
+    truth = _truth_s(traffic)
+    assert found is not None and truth > 10
+    # the expectation is a low quantile: with noise of 8 %, 5 % below the truth
+    assert found.saved_s == pytest.approx(0.95 * truth, rel=0.05)
+    hits = int((np.array(traffic.columns["cached_tokens"], dtype=float) > 0).sum())
+    assert (found.hits, found.n, found.sampled) == (hits, 600, 600)
+    without = traffic.e2e_ms.sum() / 1e3 + found.saved_s
+    assert found.saved_share == pytest.approx(found.saved_s / without)
+    assert found.fit_error < 0.1
+
+
+def test_a_sample_stands_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    traffic = factory.clean(3_000, cached_share=0.4)
+    whole = _saved(traffic)
+    monkeypatch.setattr(_drawn, "DRAWN_MAX", 1_000)
+    drawn = _saved(traffic)
+    assert whole is not None and drawn is not None
+    assert 500 < drawn.sampled < 1_100 and whole.sampled == 3_000
+    assert drawn.n == whole.n == 3_000
+    assert drawn.hits == pytest.approx(whole.hits, rel=0.1)
+    assert drawn.saved_s == pytest.approx(whole.saved_s, rel=0.15)
+    assert drawn.saved_share == pytest.approx(whole.saved_share, rel=0.15)
+
+
+def _unknown(traffic: Traffic) -> None:
+    traffic.columns["cached_tokens"] = [None] * traffic.n
+
+
+def _no_hits(traffic: Traffic) -> None:
+    traffic.columns["cached_tokens"] = [0] * traffic.n
+
+
+def _preempted(traffic: Traffic) -> None:
+    traffic.columns["preemptions"] = [1] * traffic.n
+
+
+def _noisy(traffic: Traffic) -> None:
+    spread = np.exp(np.random.default_rng(3).normal(0, 1.2, traffic.n))
+    traffic.phases["prefill"] *= spread
+
+
+def _all_hit_but(traffic: Traffic, misses: int) -> None:
+    """Prompts of 3,000 tokens with 2,400 in the cache, but for some."""
+    cached = np.where(np.arange(traffic.n) < misses, 0, 2_400)
+    a0, a1, a2 = PREFILL_MS
+    left = 3_000.0 - cached
+    traffic.phases["prefill"] = a0 + a1 * left + a2 * left * (cached + left / 2)
+    traffic.columns["input_tokens"] = [3_000] * traffic.n
+    traffic.columns["cached_tokens"] = [int(c) for c in cached]
+
+
+@pytest.mark.parametrize("spoil", [_unknown, _no_hits, _preempted, _noisy])
+def test_nothing_is_claimed_where_nothing_can_be_told(spoil: Callable[[Traffic], None]) -> None:
+    traffic = factory.clean(200, cached_share=0.4)
+    assert _saved(traffic) is not None
+    spoil(traffic)
+    assert _saved(traffic) is None
+
+
+@pytest.mark.parametrize(("misses", "told"), [(0, False), (4, False), (5, True)])
+def test_prompts_as_large_must_have_been_computed(misses: int, told: bool) -> None:
+    traffic = factory.clean(100)
+    _all_hit_but(traffic, misses)
+    found = _saved(traffic)
+    assert (found is not None) == told
+    if found is not None:
+        assert (found.hits, found.n) == (95, 100)
+        # 2,400 tokens each: 0.05 x 2,400 + 1e-6 x (4.5e6 - 600 x 2,700) = 122.88 ms
+        assert found.saved_s == pytest.approx(95 * 0.12288, rel=0.02)
+
+
+def test_a_fit_borrowed_from_another_model_says_nothing() -> None:
+    traffic = factory.clean(220, cached_share=0.4)
+    models = np.array(["a"] * 200 + ["b"] * 20, dtype=object)
+    traffic.columns["model"] = models
+    found = _saved(traffic)
+    assert found is not None and found.n == 200
+
+
+def test_only_what_says_its_cached_tokens_counts() -> None:
+    traffic = factory.clean(200, cached_share=0.4)
+    traffic.set("cached_tokens", np.arange(50), None)
+    found = _saved(traffic)
+    assert found is not None and found.n == 150
