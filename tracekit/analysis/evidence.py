@@ -23,6 +23,7 @@ from tracekit.analysis.sentence import (
     format_tokens,
 )
 from tracekit.analysis.slo import GIVEN
+from tracekit.analysis.strata import Key, Mostly, finding_strata
 
 Row = Mapping[str, Any]
 
@@ -42,6 +43,7 @@ class Support:
     cached_share: float | None
     gaps_known: bool
     facts: Mapping[tuple[str, str], Row]
+    strata: Mapping[Key, Sequence[Mostly]]
 
     def waits_last(self, rules: Rules) -> bool:
         """Whether waiting is the rule and service is normal, for the model with most arrivals."""
@@ -88,6 +90,7 @@ def support(con: duckdb.DuckDBPyConnection, attribution: Attribution) -> Support
         cached_share=cached_share,
         gaps_known=2 * gaps >= n > 0,
         facts={(r["phase"], r["cause"]): r for r in _facts(con)},
+        strata=finding_strata(con, attribution.rules),
     )
 
 
@@ -139,6 +142,11 @@ def lines(
         f"{row['n']:,} of {metric_misses:,} requests over {limit}: median {metric} "
         f"{format_ms(row['value_ms'])} against {format_ms(row['threshold_ms'])}"
     )
+    for m in support.strata.get((row["class"], row["phase"], row["cause"], row["metric"]), ()):
+        yield (
+            f"{'all' if m.share == 1 else format_share(m.share)} of them are of {m.kind} {m.name}, "
+            f"which has {format_share(m.usual)} of all requests"
+        )
     phase = PHASE_WORDS[words.phase]
     yield (
         f"{phase} took {format_ms(words.expected_ms + words.excess_ms)} at the median, "

@@ -49,6 +49,10 @@ class Rules:
     high: float = 0.9
     likely: float = 0.7
     limited: float = 0.89
+    #: a finding is named after a model or route with more than this share of its requests, if that
+    #: is this many times its part of the traffic, and more than chance gives
+    stratum_share: float = 0.5
+    stratum_factor: float = 1.2
     #: a prefill shorter than this stalls nobody
     min_prefill_ms: float = 20.0
     #: a prefill costs others at most this many times what it should take: an engine that is slow
