@@ -131,7 +131,7 @@ def diagnose_connection(
         goodput=_goodput(con) if slo.source == GIVEN else None,
         coverage=_coverage(outcomes),
         phases=_phases(con),
-        prefix_cache=cache_savings(con),
+        prefix_cache=cache_savings(con, completed=counts.completed),
         misses=misses,
         findings=findings,
         fleet=fleet.shares,

@@ -13,32 +13,35 @@ from tracekit.analysis._duck import one
 from tracekit.analysis.diagnosis import CacheSavings
 
 
-def cache_savings(con: duckdb.DuckDBPyConnection) -> CacheSavings | None:
+def cache_savings(con: duckdb.DuckDBPyConnection, *, completed: int) -> CacheSavings | None:
     """What hits saved, over the cells that can tell; None where none can, or there are no hits.
 
-    Of very many requests the drawn ones stand for all (``drawn_facts``).
+    ``completed`` is how many requests are. Of very many the drawn ones stand for all
+    (``drawn_facts``).
     """
+    (hit,) = one(
+        con,
+        "select count(*) from (select 1 from drawn_facts "
+        "where completed = 1 and cached_known = 1 and uncached_tokens < input_tokens limit 1)",
+    )
+    if not hit:
+        return None
     body = sqlfiles.load("attribution", "cache_savings").body
     # a name in WITH hides the relation of that name
-    drawn, hits, saved_ms, e2e_ms, error = one(
+    drawn, hits, saved_ms, e2e_ms, error, sample = one(
         con,
         f"""
         with request_facts as (select * from drawn_facts)
-        select coalesce(sum(requests), 0), sum(hits), sum(saved_ms), sum(e2e_ms), max(error)
+        select coalesce(sum(requests), 0), sum(hits), sum(saved_ms), sum(e2e_ms), max(error),
+            (select count(*) from drawn_facts where completed = 1)
         from ({body})
         """,
     )
     if not drawn:
         return None
-    sample, n = one(
-        con,
-        "select (select count(*) from drawn_facts where completed = 1), "
-        "(select n from field_coverage)",
-    )
-    stands_for = n / sample
-    saved_s = saved_ms / 1e3 * stands_for
+    stands_for = completed / sample
     return CacheSavings(
-        saved_s=saved_s,
+        saved_s=saved_ms / 1e3 * stands_for,
         saved_share=saved_ms / (saved_ms + e2e_ms),
         hits=round(hits * stands_for),
         n=round(drawn * stands_for),
