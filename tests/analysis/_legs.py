@@ -84,7 +84,7 @@ def run_core(
     _table(con, "request_groups", pa.Table.from_pylist(groups, schema=_GROUPS))
     con.execute(
         "create table gap_summary (request_key varchar, chunk_count bigint, max_gap_ms double, "
-        "stall_ms double)"
+        "stall_ms double, tokens_per_chunk double)"
     )
     con.execute(
         "create table request_clocks (request_key varchar, network_in_ns bigint, "
