@@ -6,6 +6,7 @@
 -- with_input: how many have a prompt size
 -- with_output: how many have an output size
 -- with_cached: how many say what came from a prefix cache
+-- with_whole_cached: how many say that all of the prompt, or more, came from a cache
 -- with_model: how many name a model
 -- with_worker: how many name a worker
 -- with_clock: how many have a start time
@@ -24,6 +25,8 @@ select
     count(input_tokens) as with_input,
     count(output_tokens) as with_output,
     cast(sum(cached_known) as bigint) as with_cached,
+    count(case when cached_known = 1 and input_tokens > 0 and uncached_tokens <= 0 then 1 end)
+        as with_whole_cached,
     count(case when model <> '' then 1 end) as with_model,
     count(worker) as with_worker,
     count(arrival_unix_ns) as with_clock,

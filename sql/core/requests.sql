@@ -97,6 +97,7 @@ l as (
         max(kv_hidden_ms) as kv_hidden_ms,
         max(note) as note,
         max(leg_quarantine) as leg_quarantine,
+        min(case when source = 'request_log' then 1 else 0 end) as is_log,
         max(ingested_unix_ns) as ingested_unix_ns
     from legs
     group by request_key, revision
@@ -260,7 +261,8 @@ select
         -- beyond what clocks of one site differ, no phase of such a request can be believed
         when l.c_n > 0 and l.c_ok = 1 and l.any_aborted + l.any_timeout + l.any_error = 0
             and (t.in_first < t.c_send - 50000000 or t.in_last > t.c_end + 50000000)
-            then 'clock_skew'
+            -- one row of a log has one clock: its columns contradict each other (units, most likely)
+            then case when l.is_log = 1 then 'inconsistent_durations:phases>e2e' else 'clock_skew' end
         when t.wall_end - t.wall_start > 86400000000000 then 'absurd_duration:e2e'
         when l.any_input < 0 or o.output_tokens < 0 then 'negative_tokens'
         when l.any_input > 1000000000000 or o.output_tokens > 1000000000000 then 'absurd_tokens'

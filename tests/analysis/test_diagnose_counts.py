@@ -298,3 +298,22 @@ def test_the_answer_is_the_same_without_the_views_for_readers(for_readers: bool)
     views = {name for (name,) in con.sql("select view_name from duckdb_views()").fetchall()}
     wanted = {"expected", "verdicts", "fleet_ranges", "fleet_misses"}
     assert views & wanted == (wanted if for_readers else set())
+
+
+@pytest.mark.parametrize("whole", [10, 100])
+def test_more_cached_than_prompt_tokens_is_said(whole: int) -> None:
+    traffic = factory.clean(400)
+    tokens = np.asarray(traffic.columns["input_tokens"])
+    cached = np.zeros(400, dtype=np.int64)
+    cached[:whole] = tokens[:whole] + 3
+    traffic.columns["cached_tokens"] = cached
+    told = {m.field: m.why for m in _run(traffic).missing_evidence}
+    assert ("input_tokens" in told) is (whole == 100)
+    assert told.get("input_tokens", "25 %").startswith("25 %")
+
+
+def test_requests_without_a_model_are_said() -> None:
+    traffic = factory.clean(400)
+    assert "model" not in {m.field for m in _run(traffic).missing_evidence}
+    traffic.columns["model"] = [None] * 400
+    assert "model" in {m.field for m in _run(traffic).missing_evidence}

@@ -178,8 +178,10 @@ def _sentence(
     reason: str | None = None,
     missing: tuple[MissingEvidence, ...] = (),
     completed: int = 1_000,
+    aside: int = 0,
 ) -> str:
-    counts = RequestCounts(**{**_COUNTS.__dict__, "completed": completed})
+    changed = {"completed": completed, "quarantined": {"clock_skew": aside}}
+    counts = RequestCounts(**{**_COUNTS.__dict__, **changed})
     return diagnosis_sentence(
         findings=findings,
         requests=counts,
@@ -200,6 +202,13 @@ def test_headline_carries_the_action_and_the_rest() -> None:
         "In the last hour, S; for 10 % of all limits missed no single phase can be named. "
         "Next: do this."
     )
+
+
+def test_many_requests_set_aside_are_part_of_the_answer() -> None:
+    assert "S; 200 of 1,000 requests contradict themselves and are not judged. Next" in _sentence(
+        (_finding(0.6),), unexplained=0.0, completed=800, aside=200
+    )
+    assert "contradict" not in _sentence((_finding(0.6),), completed=950, aside=50)
 
 
 def test_a_thin_finding_is_no_headline_where_most_is_unexplained() -> None:

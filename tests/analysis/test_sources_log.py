@@ -26,6 +26,16 @@ def _known(record: Row) -> dict[str, Any]:
     return {p: pytest.approx(record[f"{p}_ms"]) for p in PHASES if record[f"{p}_ms"] is not None}
 
 
+def test_a_row_whose_columns_contradict_each_other_is_no_matter_of_clocks() -> None:
+    # e2e in seconds, phases in ms
+    (record,) = _requests(
+        log_row(
+            start=100, ttft_ms=50.0, e2e_ms=0.25, queue_ms=10.0, prefill_ms=40.0, decode_ms=200.0
+        )
+    )
+    assert record["quarantine_reason"].startswith("inconsistent_durations")
+
+
 def test_a_row_with_a_clock_keeps_its_times() -> None:
     (record,) = _requests(
         log_row(

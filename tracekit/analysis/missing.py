@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 #: A field is missing when fewer than this share of the requests have it.
 _ENOUGH: Final = 0.5
 _NEARLY_ALL: Final = 0.9
+#: A contradiction in fewer than this share is an exception.
+_SOME: Final = 0.05
 
 _ENGINE_SPANS: Final = (
     "start vLLM with --otlp-traces-endpoint grpc://HOST:4317 and let the caller send its "
@@ -121,6 +123,14 @@ def missing_evidence(
             "start vLLM with --enable-prompt-tokens-details and record "
             "usage.prompt_tokens_details.cached_tokens as gen_ai.usage.cache_read.input_tokens, "
             "or as the log column cached_tokens",
+        )
+    elif int(fields["with_whole_cached"] or 0) > _SOME * n:
+        whole = int(fields["with_whole_cached"])
+        note(
+            "input_tokens",
+            f"{100 * whole / n:.0f} % of the requests have as many cached tokens as prompt tokens "
+            "or more; at least the last one is always computed",
+            "count cached tokens into input_tokens (some APIs report them apart)",
         )
     if lacks("with_clock"):
         note(

@@ -350,6 +350,11 @@ def diagnosis_sentence(
     if unexplained_share:
         share = format_share(unexplained_share)
         rest = f"; for {share} of all limits missed no single phase can be named"
+    aside = sum(requests.quarantined.values())
+    if aside >= _ASIDE * requests.total:
+        rest += (
+            f"; {aside:,} of {requests.total:,} requests contradict themselves and are not judged"
+        )
     return f"In {window_text}, {top.sentence}{rest}. Next: {top.action}."
 
 
@@ -369,6 +374,9 @@ def _not_enough(reason: str | None, missing: Sequence[MissingEvidence], window_t
         "than is ordinary here; if all of it is slow, name a healthy window with --baseline."
     )
 
+
+#: Requests that are set aside are part of the answer from this share on.
+_ASIDE: Final = 0.1
 
 #: Why verdicts abstain, and the fields that would have changed that.
 _REASON_FIELDS: Final[dict[str, tuple[str, ...]]] = {

@@ -371,7 +371,7 @@ reasoning_tokens BIGINT [tokens] generated as reasoning
 tokens_source VARCHAR server, client, estimated
 kv_bytes BIGINT [bytes] KV cache moved
 preemptions INTEGER times preempted
-accepted_tokens_per_step DOUBLE [tokens] per decode step (what the source says, else tokens per chunk that the client saw)
+accepted_tokens_per_step DOUBLE [tokens] per decode step; unless told, per chunk that a client saw
 ttft_kind VARCHAR kind of first_token
 chunk_times VARCHAR packed chunk offsets from send and tokens per chunk (tracekit.chunks)
 has_clock INTEGER 1 if boundaries are unix times, 0 if they count from the request's start
