@@ -133,7 +133,6 @@ FINDING_N: Final = "n = {n}"
 FINDING_EXCESS: Final = (
     "{phase} took {excess} more than the {expected} the requests' shapes explain (medians)"
 )
-FINDING_PLACEBO: Final = "ordinary variation accounts for at most {share}"
 FINDING_CONFIDENCE: Final = "confidence: {label} ({value})"
 FINDING_WORKERS: Final = "workers: {workers}"
 FINDING_ACTION: Final = "Do"

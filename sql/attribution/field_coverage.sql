@@ -13,7 +13,7 @@
 -- with_gaps: how many have token gaps
 -- with_server_phases: how many have queue or prefill of their own
 -- with_merged_phase: how many know only queue and prefill together
--- with_client: how many have a client side (client wait or network)
+-- with_client: how many have a client side (client wait, network, or all before the first token)
 -- with_transfer: how many had a KV transfer
 -- with_transfer_bytes: how many of these know its bytes
 -- with_wait_part: how many of these know how much of it was waiting
@@ -35,7 +35,8 @@ select
         as with_server_phases,
     count(case when queue_or_prefill_ms > 0 and queue_ms is null and prefill_ms is null then 1 end)
         as with_merged_phase,
-    count(case when client_wait_ms is not null or network_ms is not null then 1 end) as with_client,
+    count(case when client_wait_ms is not null or network_ms is not null
+        or queue_or_prefill_ms is not null then 1 end) as with_client,
     count(case when kv_transfer_ms > 0 then 1 end) as with_transfer,
     count(case when kv_transfer_ms > 0 then kv_bytes end) as with_transfer_bytes,
     count(case when kv_transfer_ms > 0 then kv_transfer_wait_ms end) as with_wait_part,

@@ -99,12 +99,17 @@ sure as (
         j.slow_id as slow_id,
         j.request_key as request_key,
         j.metric as metric,
-        case when j.candidate = 'attributed' and j.drawn < p.likely then 'mixed' else j.candidate
-            end as class,
+        case when j.candidate = 'attributed' and j.drawn < p.likely then 'mixed'
+             when j.candidate = 'request_shape' and j.drawn < p.likely then 'insufficient_evidence'
+             else j.candidate end as class,
         j.reason as reason,
-        j.phase as phase,
-        j.excess_ms as excess_ms,
-        j.expected_ms as expected_ms,
+        -- whether it is its size is not sure: then no phase is named
+        case when j.candidate = 'request_shape' and j.drawn < p.likely then null else j.phase end
+            as phase,
+        case when j.candidate = 'request_shape' and j.drawn < p.likely then null
+             else j.excess_ms end as excess_ms,
+        case when j.candidate = 'request_shape' and j.drawn < p.likely then null
+             else j.expected_ms end as expected_ms,
         j.shape_fixed_ms as shape_fixed_ms,
         j.runner_up as runner_up,
         j.uncached_tokens as uncached_tokens,

@@ -27,6 +27,7 @@ spans as (
     join stall_phases as p on s.request_key = p.request_key and s.phase = p.phase
     join asked as a on s.phase = a.phase
     where p.worker is not null and p.phase in ('frontend', 'queue', 'prefill', 'decode')
+        and s.is_control < 2
 ),
 
 decoding as (

@@ -4,7 +4,8 @@
 -- suspect_id: the row of suspect_requests
 -- request_key: identity of the request
 -- phase: phase it lost its time in
--- is_control: 1 for ordinary requests, there to tell what is usual
+-- is_control: 0 for what is to be explained; 1 for ordinary requests, there to tell what is usual;
+--   2 for how suspects that waited were served
 -- model: model name, '' if unknown
 -- worker: worker of that phase, or the model where none is known
 -- actual_ms: [ms] what the phase took

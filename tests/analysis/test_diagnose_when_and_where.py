@@ -13,6 +13,8 @@ from tests.analysis.factory import Traffic
 from tracekit.analysis.diagnose import diagnose_connection
 from tracekit.analysis.diagnosis import Diagnosis
 from tracekit.analysis.slo import parse_slo
+from tracekit.analysis.window import Window
+from tracekit.errors import UsageError
 
 
 def _run(traffic: Traffic, slo: str) -> tuple[Diagnosis, duckdb.DuckDBPyConnection]:
@@ -131,3 +133,30 @@ def test_a_lost_cache_is_seen_without_hashes(cached: str) -> None:
     causes = _causes(con, "prefill")
     assert causes["cache_miss"] >= 0.9 * sum(causes.values()) > 50
     assert diagnosis.findings[0].cause == "cache_miss"
+
+
+def test_who_waits_behind_a_slow_worker_is_told_so() -> None:
+    traffic = factory.clean(900, workers=3)
+    worker = np.asarray(traffic.columns["worker"], dtype=object)
+    # only the wait is over a limit, so nobody within the limits tells how w1 serves
+    slow = worker == "w1"
+    traffic.phases["decode"][slow] *= 2.5
+    traffic.add("queue", np.flatnonzero(slow), np.linspace(600, 9_000, int(slow.sum())))
+    _, con = _run(traffic, "ttft=550ms")
+    causes = _causes(con, "queue")
+    assert causes["slow_worker"] >= 0.97 * sum(causes.values()) > 250
+
+
+@pytest.mark.parametrize(("requests", "said"), [(0, "holds no completed requests"), (24, "24")])
+def test_a_baseline_of_too_few_requests_is_refused(requests: int, said: str) -> None:
+    traffic = factory.clean(400)
+    starts = np.asarray(traffic.columns["start_unix_ns"], dtype=np.int64)
+    baseline = Window(int(starts[0]), int(starts[requests]), "then")
+    with pytest.raises(UsageError, match=said):
+        diagnose_connection(traffic.connect(), parse_slo("ttft=1s"), baseline=baseline)
+
+
+def test_a_client_alone_is_a_client_side() -> None:
+    traffic = _without_server_phases(factory.clean(400))
+    result, _ = _run(traffic, "ttft=400ms")
+    assert "client span" not in {m.field for m in result.missing_evidence}

@@ -243,8 +243,10 @@ def test_one_slow_worker_of_four_is_not_ordinary() -> None:
     assert net is not None and net > 0.95
     # a fault on all workers that lasts looks like their ordinary variation: no claim is made
     lasting = factory.clean(1_600, workers=4)
-    hit = np.random.default_rng(1).random(lasting.n) < 0.25
-    lasting.phases["decode"][hit] *= 1.8
+    rng = np.random.default_rng(1)
+    hit = rng.random(lasting.n) < 0.25
+    # by many factors: by one alone it would be another kind of requests
+    lasting.phases["decode"][hit] *= rng.uniform(1.3, 2.6, int(hit.sum()))
     row = _share(_measure(lasting, "e2e=2500ms")[0], "e2e", "decode")
     assert row.vanish_share > 0.4
     assert row.net_share is not None and row.net_share < 0.1

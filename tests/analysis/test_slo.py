@@ -63,3 +63,13 @@ def test_any_text_parses_or_is_refused(text: str) -> None:
         return
     limits = [slo.limit_ms(m) for m in ("ttft", "tpot", "e2e")]
     assert all(limit is None or limit > 0 for limit in limits)
+
+
+@pytest.mark.parametrize("text", ["ttft=0.8", "e2e=9", "tpot=50ms,ttft=2"])
+def test_a_small_bare_number_may_mean_seconds_and_is_refused(text: str) -> None:
+    with pytest.raises(UsageError, match="has no unit"):
+        parse_slo(text)
+
+
+def test_a_small_limit_with_its_unit_is_taken() -> None:
+    assert parse_slo("ttft=0.8ms,tpot=8,e2e=900").ttft_ms == 0.8

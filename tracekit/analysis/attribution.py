@@ -128,7 +128,7 @@ def define_attribution(
     """Define (or define anew) every relation of ATTRIBUTION as temporary tables and views.
 
     ``baseline`` names a window of ``requests`` that was healthy: expectations are then its medians
-    instead of the low quantile of the window itself. UsageError if that window holds no request.
+    instead of the low quantile of the window itself. UsageError if it holds too few requests.
     Of more than ``judged_max`` violations a sample gets a verdict, and of more than
     ``suspects_max`` losses a sample is looked into for the cause; ``include`` is the key of a
     request that is in both in any case. Not ``for_readers``: without the views that only somebody
@@ -144,7 +144,7 @@ def define_attribution(
     draw_requests(con)
     reference = "request_facts"
     if baseline is not None:
-        reference = _define_baseline(con, baseline)
+        reference = _define_baseline(con, baseline, min_rows=rules.min_rows)
     model = fit_cost_model(con, reference=reference, baseline=baseline is not None)
     put(con, "cost_model", model.to_arrow())
     draw_costs(con)
@@ -253,7 +253,7 @@ def _define_of(con: duckdb.DuckDBPyConnection, name: str, given: Mapping[str, st
     con.execute(f"create or replace temp table {name} as with {hidden} select * from ({body})")
 
 
-def _define_baseline(con: duckdb.DuckDBPyConnection, baseline: Window) -> str:
+def _define_baseline(con: duckdb.DuckDBPyConnection, baseline: Window, *, min_rows: int) -> str:
     # the same SELECT, over the rows of the baseline: a name in WITH hides the relation of that name
     body = sqlfiles.load("attribution", "request_facts").body
     low = baseline.since_unix_ns if baseline.since_unix_ns is not None else -(2**63)
@@ -269,6 +269,9 @@ def _define_baseline(con: duckdb.DuckDBPyConnection, baseline: Window) -> str:
         """
     )
     ((rows,),) = con.execute("select count(*) from baseline_facts where completed = 1").fetchall()
-    if not rows:
-        raise UsageError(f"the baseline window ({baseline.text}) holds no completed request")
+    if rows < min_rows:
+        raise UsageError(
+            f"the baseline window ({baseline.text}) holds {rows or 'no'} completed "
+            f"request{'' if rows == 1 else 's'}; {min_rows} are needed to say what is ordinary"
+        )
     return "baseline_facts"

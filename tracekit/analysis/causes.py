@@ -6,6 +6,7 @@ cuts intervals into them. The tests themselves are SQL.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 import duckdb
@@ -14,6 +15,7 @@ import pyarrow as pa
 
 from tracekit.analysis import sqlfiles
 from tracekit.analysis._arrow import arrow_table
+from tracekit.analysis._duck import one
 
 #: Phases whose time is lost on a worker.
 SUSPECT_PHASES: Final = (
@@ -25,9 +27,14 @@ SUSPECT_PHASES: Final = (
     "decode",
 )
 
+#: Phases in which a request waits for its worker.
+WAITING_PHASES: Final = ("frontend", "queue", "kv_transfer")
+
 #: At most this many (request, phase) pairs are looked into for the cause, and so many controls.
 SUSPECTS_MAX: Final = 3_000
 CONTROLS_MAX: Final = 4_000
+#: Of so many that waited it is looked at how they were served.
+_SERVICE_MAX: Final = 1_000
 #: The same for a list of verdicts, which is read request by request.
 SUSPECTS_LISTED: Final = 100_000
 
@@ -43,10 +50,13 @@ def suspect_requests(
 ) -> pa.Table:
     """Pairs (request, phase) to explain, and ordinary requests of the same phases as controls.
 
-    Columns ``suspect_id``, ``request_key``, ``phase``, ``is_control`` 0/1, ``actual_ms``,
-    ``excess_ms`` and ``expected_ms`` [ms] (``excess_ms`` NULL for controls). Beyond ``at_most`` the
-    suspects are drawn by hash of the key, alike from every phase; `verdicts` says ``unsearched`` of
-    the rest and `findings` counts the drawn ones for them. ``also`` is a key to draw in any case.
+    Columns ``suspect_id``, ``request_key``, ``phase``, ``is_control``, ``actual_ms``,
+    ``excess_ms`` and ``expected_ms`` [ms]. ``is_control`` is 0 for what is to be explained, 1 for
+    controls, 2 for how those that waited were served then (``excess_ms`` is NULL for both).
+
+    Beyond ``at_most`` the suspects are drawn by hash of the key, alike from every phase; `verdicts`
+    says ``unsearched`` of the rest and `findings` counts the drawn ones for them. ``also`` is a key
+    to draw in any case.
     """
     phases = ", ".join(f"'{p}'" for p in SUSPECT_PHASES)
     suspects = con.sql(
@@ -93,7 +103,44 @@ def suspect_requests(
         from costs where phase in ({wanted})
         """
     ).to_arrow_table()
-    return _numbered(pa.concat_tables([suspects, controls]))
+    return _numbered(pa.concat_tables([suspects, controls, *_service(con, suspects)]))
+
+
+def _service(con: duckdb.DuckDBPyConnection, suspects: pa.Table) -> Iterator[pa.Table]:
+    """The service phases of suspects that waited: they tell best how their worker served then.
+
+    Controls cannot: on a worker that is slow all day nobody is within the limits.
+    """
+    con.register("_suspects", suspects)
+    try:
+        waits = ", ".join(f"'{p}'" for p in WAITING_PHASES)
+        (waiting,) = one(con, f"select count(*) from _suspects where phase in ({waits})")
+        if not waiting:
+            return
+        costs = {n: sqlfiles.load("attribution", n).body for n in ("request_costs", "excess")}
+        yield con.sql(
+            f"""
+            with waited as (
+                select distinct request_key from _suspects where phase in ({waits})
+                order by hash(request_key), request_key limit {_SERVICE_MAX}
+            ),
+            request_facts as not materialized (
+                select * from temp.request_facts
+                where request_key in (select request_key from waited)
+            ),
+            request_costs as ({costs["request_costs"]}),
+            costs as ({costs["excess"]})
+            select c.request_key, c.phase, 2::bigint as is_control, c.actual_ms,
+                null::double as excess_ms, c.expected_ms
+            from costs as c
+            where c.phase in ('prefill', 'decode') and c.actual_ms > 0 and c.expected_ms > 0
+                and not exists (select 1 from _suspects as s
+                    where s.request_key = c.request_key and s.phase = c.phase)
+            order by c.request_key, c.phase
+            """
+        ).to_arrow_table()
+    finally:
+        con.unregister("_suspects")
 
 
 def _numbered(rows: pa.Table) -> pa.Table:

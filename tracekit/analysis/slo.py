@@ -25,6 +25,9 @@ _UNIT_MS: Final[dict[str, float]] = {
     "m": 60_000.0,
 }
 _VALUE: Final = re.compile(r"(\d+(?:\.\d+)?|\.\d+)\s*(us|ms|s|m|)")
+#: A bare number below this is no limit of milliseconds for a whole request: seconds are meant, most
+#: likely.
+_BARE_MS: Final = 10.0
 _HOW: Final = "write e.g. ttft=800ms,tpot=50ms,e2e=10s"
 
 #: Where the limits come from: the caller, or the slowest 5 % of each (model, route).
@@ -74,6 +77,8 @@ class Slo:
 def parse_slo(text: str | None) -> Slo:
     """``ttft=800ms,tpot=50ms,e2e=10s`` as an `Slo`; a bare number is milliseconds.
 
+    Except a small one for ttft or e2e, which may mean seconds: it must have a unit.
+
     ``None`` or an empty text is no SLO. Raises UsageError on an unknown or repeated metric, a
     value that is no duration, or one that is not above zero.
     """
@@ -92,5 +97,7 @@ def parse_slo(text: str | None) -> Slo:
         limit = float(match.group(1)) * _UNIT_MS[match.group(2)]
         if not 0 < limit < math.inf:
             raise UsageError(f"the SLO for {name} must be above zero and finite")
+        if name != "tpot" and not match.group(2) and limit < _BARE_MS:
+            raise UsageError(f"{part!r} has no unit: write {value}s or {value}ms")
         limits[name] = limit
     return Slo(ttft_ms=limits.get("ttft"), tpot_ms=limits.get("tpot"), e2e_ms=limits.get("e2e"))

@@ -192,19 +192,12 @@ def _finding(number: int, finding: Finding) -> Iterator[RenderableType]:
 
 
 def finding_lines(finding: Finding) -> list[str]:
-    """What the finding's sentence does not say: where, against what chance, and its evidence."""
+    """What the finding's sentence does not say: its evidence, and where."""
     lines = list(finding.evidence)
     unnamed = [w for w in finding.workers if not any(w in line for line in lines)]
     if unnamed:
         also = "also " if len(unnamed) < len(finding.workers) else ""
         lines.append(f"{also}on {', '.join(unnamed)}")
-    if finding.placebo_share:
-        share = formats.percent(finding.placebo_share)
-        phase = texts.phase_label(finding.phase)
-        lines.append(
-            f"ordinary variation of {phase} accounts for at most {share} of the misses "
-            f"(see: {fleet_text.HEADING.lower()})"
-        )
     return lines
 
 

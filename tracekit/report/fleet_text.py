@@ -58,6 +58,9 @@ def notes(diagnosis: Diagnosis) -> Iterator[str]:
         if total.reference is not None:
             yield _REFERENCES[total.reference].format(n=formats.count(total.reference_n))
             break
+    left = _left_out(diagnosis)
+    if totals and left:
+        yield f"not listed, since ordinary variation may be all of it: {', '.join(left)}"
     if totals:
         yield _COLUMNS
         yield _LOWER_BOUND
@@ -69,6 +72,16 @@ def _shown(diagnosis: Diagnosis) -> list[FleetShare]:
 
     worth = [r for r in diagnosis.fleet if weight(r) >= _SMALL]
     return sorted(worth, key=lambda r: -weight(r))[:_ROWS]
+
+
+def _left_out(diagnosis: Diagnosis) -> list[str]:
+    """Phases that would spare much, of which nothing is left beyond ordinary variation."""
+    return [
+        f"{texts.slo_label(r.metric)} {texts.phase_label(r.phase)} "
+        f"{formats.percent(r.vanish_share)}"
+        for r in diagnosis.fleet
+        if r.net_share is not None and r.net_share < _SMALL <= r.vanish_share
+    ]
 
 
 def _vanish(share: FleetShare, *, upper: bool) -> str:

@@ -36,7 +36,10 @@ CLASSES: Final[dict[str, str]] = {
 }
 
 NOTHING_SLOW: Final = "no finding: no request is over a limit"
-SLOWEST: Final = "the slowest 5 % of each model and route, since no limit is given"
+SLOWEST: Final = (
+    "the slowest 5 % of each model and route (a route with few requests: of its model), since no "
+    "limit is given"
+)
 JUDGED: Final = "{judged:,} of these {violations:,} violations, drawn at random: they stand for all"
 NOTHING_JUDGED: Final = "nothing was judged: {n:,} completed requests, {needed} are needed"
 NO_FINDINGS: Final = "no finding: nothing exceeds what the requests' shapes explain"
