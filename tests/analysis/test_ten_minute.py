@@ -251,3 +251,27 @@ def test_interval_by_hand() -> None:
     half = 1.959964 * np.sqrt((1 + rho**2 / 2) / 17)
     assert low == pytest.approx(np.tanh(np.arctanh(rho) - half))
     assert high == pytest.approx(np.tanh(np.arctanh(rho) + half))
+
+
+def test_where_both_lengths_push_both_get_advice() -> None:
+    rng = np.random.default_rng(4)
+    rows = []
+    for tokens_in, tokens_out in zip(
+        rng.permutation(20) * 400 + 200, rng.permutation(20) * 60 + 40, strict=True
+    ):
+        ttft = 100.0 + 0.5 * float(tokens_in)
+        rows.append(
+            {
+                "request_id": f"r{len(rows)}",
+                "input_tokens": int(tokens_in),
+                "output_tokens": int(tokens_out),
+                "ttft_ms": ttft,
+                "e2e_ms": ttft + 30.0 * float(tokens_out),
+                "status": "ok",
+            }
+        )
+    said = ten_minute_connection(_connect(rows)).sentence
+    assert said.startswith("Long answers make the time")
+    assert "TTFT grows with input tokens" in said
+    assert "limit output length" in said
+    assert "for the first token test prefix caching" in said

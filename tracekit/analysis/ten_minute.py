@@ -360,9 +360,14 @@ def _sentence(
         also = f"; {_brief(by_input)}" if by_input.answer == "yes" else ""
         if per_token.answer == "yes":
             also += f"; {_brief(per_token)}"
+        first = (
+            "; for the first token test prefix caching, fewer document chunks and reranking"
+            if pushed_first
+            else ""
+        )
         return (
             f"{start}: {_brief(by_output)}{also}; limit output length and compare decode "
-            f"concurrency, model size and the provider's token rate{unsaid}."
+            f"concurrency, model size and the provider's token rate{first}{unsaid}."
         )
     late = sum(bool(r.long_ttft) for r in rows)
     slow = sum(bool(r.low_tokens_per_s) for r in rows)
