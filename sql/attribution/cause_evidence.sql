@@ -20,6 +20,7 @@
 -- peer_busy: [1] requests in service there
 -- arrivals: [1] requests that came to the worker before and meanwhile
 -- peer_arrivals: [1] requests that came to a peer, on average
+-- surplus_share: [1] how many more came in than usual, as a share of the usual
 -- is_elevated: 1 if clearly more came in than usual
 -- is_spike: 1 if it came at once
 -- waiting_share: [1] share of all slices in which something waits on the worker
@@ -104,6 +105,7 @@ select
     b.peer_busy as peer_busy,
     b.arrivals as arrivals,
     b.peer_arrivals as peer_arrivals,
+    d.recent / nullif(d.usual, 0.0) - 1.0 as surplus_share,
     coalesce(d.is_elevated, 0) as is_elevated,
     coalesce(d.is_spike, 0) as is_spike,
     u.waiting_share as waiting_share,

@@ -30,6 +30,12 @@ with tested as (
             then 1 else 0 end as is_throttled,
         case when e.slow_share > p.min_worker_share or e.own_share > p.min_worker_share
             then 1 else 0 end as is_slower,
+        -- of more arrivals and slower service the larger one makes the queue
+        case when coalesce(e.surplus_share, 0.0) < case
+                     when e.slow_share > p.min_worker_share and e.slow_share > 3.0 * e.slow_error
+                         and e.slow_share > coalesce(e.own_share, 0.0) then e.slow_share
+                     when e.own_share > p.min_worker_share then e.own_share else 0.0 end
+            then 0 else e.is_elevated end as is_demand,
         e.is_elevated as is_elevated,
         e.is_spike as is_spike,
         case when e.peers > 0 and e.waiting + e.busy >= 2.0
@@ -66,8 +72,8 @@ named as (
                     when t.is_throttled * t.is_slower = 1 then 'slow'
                     when t.interference_ms >= t.enough_ms then 'prefill_interference'
                     when t.is_crowded = 1 then 'router_imbalance'
-                    when t.is_elevated = 1 and t.is_spike = 1 then 'arrival_burst'
-                    when t.is_elevated = 1 then 'capacity'
+                    when t.is_demand = 1 and t.is_spike = 1 then 'arrival_burst'
+                    when t.is_demand = 1 then 'capacity'
                     when t.slow_ms > 0.0 then 'slow'
                     when t.is_full = 1 then 'kv_capacity'
                     else 'unknown'
@@ -82,7 +88,9 @@ named as (
                         then 'kv_transfer_wait'
                     when t.is_full = 1 then 'kv_transfer_wait'
                     when t.size_ms >= t.enough_ms then 'kv_transfer_bandwidth'
-                    when t.transfer_wait_ms >= t.enough_ms then 'kv_transfer_wait'
+                    -- where it is not told when bytes moved, only what does not grow with size is a wait
+                    when t.transfer_wait_ms >= t.enough_ms and t.size_ms is not null
+                        then 'kv_transfer_wait'
                     else 'unknown'
                 end
             when t.phase = 'frontend' then
@@ -97,10 +105,11 @@ named as (
             when t.phase = 'prefill' and t.again_ms >= t.enough_ms then 'double_prefill'
             -- more load and longer prefills of others are how a slow worker slows its requests
             when t.is_throttled * t.is_slower = 1 then 'slow'
+            -- what a miss should have cost is no slowness
+            when t.cache_ms >= t.enough_ms and t.phase <> 'decode' then 'cache_miss'
             when t.slow_ms >= t.enough_ms
                 or (t.slow_ms >= 0.5 * t.enough_ms and t.slow_ms >= 0.5 * t.interference_ms
                     and t.is_elevated = 0 and t.is_crowded = 0) then 'slow'
-            when t.cache_ms >= t.enough_ms and t.phase <> 'decode' then 'cache_miss'
             when t.preemptions > 0 then 'preemption'
             when t.interference_ms >= t.enough_ms then 'prefill_interference'
             when t.contention_ms >= t.enough_ms and t.is_crowded = 1 then 'router_imbalance'

@@ -3,8 +3,8 @@
 -- something has been waiting on its worker ever since. Of these the one that is least likely by
 -- chance counts. What comes later cannot have made it wait, but tells how long the rise lasts: that
 -- is the least likely of the stretches that end later too.
--- Usual is the 30th percentile of all stretches of 30 slices (most may be busy). Requests are
--- counted, not tokens: large prompts are another cause.
+-- Usual is the 30th percentile of all stretches of 30 slices (most may be busy), less what chance
+-- makes of it. Requests are counted, not tokens: large prompts are another cause.
 -- grain: one row per suspect.
 -- inputs: suspect_load, arrival_slices, arrival_rules, attribution_rules
 -- suspect_id: the row of suspect_requests
@@ -25,12 +25,18 @@ with rolling as (
     from arrival_slices
 ),
 
-usual as (
+low as (
     -- stretches in which nothing came say nothing of how much is usual
-    select model, percentile_cont(0.3) within group (order by arrivals) as usual
+    select model, 30.0 * percentile_cont(0.3) within group (order by arrivals) as arrivals
     from rolling
     where arrivals > 0
     group by model
+),
+
+usual as (
+    -- of few arrivals the 30th percentile lies half a deviation of counting below the mean
+    select model, (arrivals + 0.524 * sqrt(arrivals)) / 30.0 as usual
+    from low
 ),
 
 reach as (

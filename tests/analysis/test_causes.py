@@ -25,7 +25,7 @@ _NUMBERS = (
     *("slow_error", "own_share", "waiting", "busy", "peer_waiting", "peer_busy", "waiting_share"),
     *("slots_share", "kv_share", "full_share", "kv_usage", "worker_preemptions", "transfer_share"),
     *("clock_share", "throttled_share", "cache_ms", "step_wait_ms", "transfer_wait_ms"),
-    *("again_ms", "wire_ms", "size_ms", "arrivals", "peer_arrivals", "frozen_ms"),
+    *("again_ms", "wire_ms", "size_ms", "arrivals", "peer_arrivals", "frozen_ms", "surplus_share"),
 )
 _COUNTS = ("suspect_id", "peers", "is_elevated", "is_spike", "preemptions")
 _SCHEMA = pa.schema(
@@ -83,7 +83,10 @@ def _cause(phase: str, **evidence: Any) -> tuple[str, float | None]:
         # a spike that is not more than usual is chance
         ({"is_spike": 1}, "unknown"),
         # more came in than usual: a queue needs no slow worker then, unless its clock fell
-        (_SPIKE | _SLOW, "arrival_burst"),
+        (_SPIKE | _SLOW | {"surplus_share": 4.0}, "arrival_burst"),
+        (_SPIKE | _SLOW | {"surplus_share": 0.5}, "slow_worker"),
+        ({"is_elevated": 1, "surplus_share": 0.6, "own_share": 2.0}, "unknown"),
+        ({"is_elevated": 1, "surplus_share": 0.6, "own_share": 0.2}, "capacity"),
         (_SLOW, "slow_worker"),
         (_SPIKE | _SLOW | _COLD, "gpu_throttled"),
         # slower than its peers, but within what chance gives
@@ -182,7 +185,8 @@ def test_a_missed_prefix_costs_prefill_only() -> None:
     ("evidence", "cause", "cause_ms"),
     [
         ({}, "unknown", None),
-        ({"transfer_wait_ms": 900.0}, "kv_transfer_wait", 900.0),
+        # a slow link and a long wait look alike where neither wire nor size is known
+        ({"transfer_wait_ms": 900.0}, "unknown", None),
         ({"transfer_wait_ms": 900.0, "size_ms": 700.0}, "kv_transfer_bandwidth", 700.0),
         ({"transfer_wait_ms": 900.0, "size_ms": 100.0}, "kv_transfer_wait", 900.0),
         # the transfers themselves were slow

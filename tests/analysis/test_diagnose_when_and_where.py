@@ -160,3 +160,55 @@ def test_a_client_alone_is_a_client_side() -> None:
     traffic = _without_server_phases(factory.clean(400))
     result, _ = _run(traffic, "ttft=400ms")
     assert "client span" not in {m.field for m in result.missing_evidence}
+
+
+def test_first_turns_have_nothing_to_miss() -> None:
+    traffic = factory.clean(1_200)
+    rng = np.random.default_rng(8)
+    tokens = rng.integers(4_000, 6_000, 1_200)
+    # a tenth of a route begins a conversation, at any time
+    hit = np.where(rng.random(1_200) < 0.1, 0, tokens * 9 // 10)
+    a0, a1, a2 = factory.PREFILL_MS
+    new = (tokens - hit).astype(float)
+    prefill = (a0 + a1 * new + a2 * new * (hit + new / 2)) * rng.lognormal(0, 0.05, 1_200)
+    traffic.phases["prefill"] = prefill
+    columns: dict[str, Any] = {"input_tokens": tokens, "cached_tokens": hit}
+    traffic.columns |= columns
+    limit = float(np.median(prefill[hit == 0]) * 0.8)
+    _, con = _run(traffic, f"ttft={limit:.0f}ms")
+    assert "cache_miss" not in _causes(con, "prefill")
+
+
+def test_a_cold_worker_is_no_slow_one() -> None:
+    traffic = factory.clean(1_500, workers=3)
+    rng = np.random.default_rng(9)
+    tokens = rng.integers(4_000, 6_000, 1_500)
+    worker = np.asarray(traffic.columns["worker"], dtype=object)
+    # one of three lost its cache for a while
+    cold = (worker == "w1") & (np.arange(1_500) >= 700) & (np.arange(1_500) < 1_000)
+    hit = np.where(cold, 0, tokens * 9 // 10)
+    a0, a1, a2 = factory.PREFILL_MS
+    new = (tokens - hit).astype(float)
+    prefill = (a0 + a1 * new + a2 * new * (hit + new / 2)) * rng.lognormal(0, 0.05, 1_500)
+    traffic.phases["prefill"] = prefill
+    columns: dict[str, Any] = {"input_tokens": tokens, "cached_tokens": hit}
+    traffic.columns |= columns
+    limit = float(np.percentile(prefill[~cold], 99) + 60)
+    _, con = _run(traffic, f"ttft={limit:.0f}ms")
+    causes = _causes(con, "prefill")
+    assert causes["cache_miss"] >= 0.95 * sum(causes.values()) > 90
+
+
+def test_growth_that_nobody_felt_does_not_excuse_a_slow_worker() -> None:
+    traffic = factory.clean(3_000, workers=3, every_ms=400)
+    start = np.asarray(traffic.columns["start_unix_ns"], dtype=np.int64)
+    # half as many more a second from the 1,000th on; one worker is slow from the 2,000th on
+    start[1_000:] = start[1_000] + (start[1_000:] - start[1_000]) * 2 // 3
+    traffic.columns["start_unix_ns"] = start
+    worker = np.asarray(traffic.columns["worker"], dtype=object)
+    slow = (worker == "w1") & (np.arange(3_000) >= 2_000)
+    traffic.phases["decode"][slow] *= 3.0
+    traffic.add("queue", np.flatnonzero(slow), np.linspace(600, 9_000, int(slow.sum())))
+    _, con = _run(traffic, "ttft=550ms")
+    causes = _causes(con, "queue")
+    assert causes["slow_worker"] >= 0.97 * sum(causes.values()) > 300

@@ -255,7 +255,7 @@ def test_interval_by_hand() -> None:
 
 def test_where_both_lengths_push_both_get_advice() -> None:
     rng = np.random.default_rng(4)
-    rows = []
+    rows: list[dict[str, Any]] = []
     for tokens_in, tokens_out in zip(
         rng.permutation(20) * 400 + 200, rng.permutation(20) * 60 + 40, strict=True
     ):

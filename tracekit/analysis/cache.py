@@ -9,6 +9,7 @@ recorded, else what nearly all requests of the same model and route get. Reads n
 from __future__ import annotations
 
 from collections import defaultdict
+from itertools import groupby
 from typing import Any, Final
 
 import duckdb
@@ -16,7 +17,8 @@ import numpy as np
 import pyarrow as pa
 
 from tracekit.analysis._arrow import arrow_table
-from tracekit.analysis._duck import defined
+from tracekit.analysis._duck import defined, one
+from tracekit.analysis.modes import mixture_left
 from tracekit.analysis.settled import LOG_LEG_ID
 
 _SCHEMA: Final = pa.schema([("request_key", pa.string()), ("due_tokens", pa.float64())])
@@ -25,6 +27,13 @@ _SCHEMA: Final = pa.schema([("request_key", pa.string()), ("due_tokens", pa.floa
 _ROWS: Final = 30
 #: How far the quartiles of a route's hits may lie apart, as a share of the median.
 _AGREE: Final = 0.1
+#: Less than this share of what is due is a miss; so few of a route's requests miss by chance; and
+#: misses are even if neighbours differ so often, beside chance.
+_MISSED: Final = 0.5
+_FEW: Final = 0.02
+_EVEN: Final = 0.7
+#: Requests that tell how the misses lie.
+_SEEN_MAX: Final = 20_000
 #: Quantile of what a cache gives of the prefixes it has seen: what it gives when it works.
 _WHEN_IT_WORKS: Final = 0.75
 #: A cache that usually gives less than this share of the prefixes it has seen owes nothing.
@@ -46,10 +55,10 @@ def cache_due(con: duckdb.DuckDBPyConnection) -> pa.Table:
 
 def _by_route(con: duckdb.DuckDBPyConnection) -> dict[str, float]:
     """What nearly all requests of a route get: so many tokens (one system prompt), or so large a
-    part of the prompt (long conversations).
+    part of the prompt (long conversations). Some may have nothing to hit (first turns): misses that
+    are many, and spread evenly over time and workers, are such.
     """
-    rows = con.execute(
-        f"""
+    usual = f"""
         with usual as (
             select model, route, quantile_cont(cached_tokens, [0.25, 0.5, 0.75]) as q,
                 quantile_cont(cached_tokens / nullif(input_tokens, 0), [0.25, 0.5, 0.75]) as p
@@ -59,6 +68,8 @@ def _by_route(con: duckdb.DuckDBPyConnection) -> dict[str, float]:
         ),
         due as (
             select r.request_key, r.cached_tokens, r.input_tokens,
+                coalesce(r.model, '') as model, coalesce(r.route, '') as route,
+                coalesce(r.prefill_worker, r.worker, '') as worker, r.start_unix_ns,
                 case when u.q[3] - u.q[1] <= {_AGREE} * u.q[2] then u.q[2]
                      when u.p[3] - u.p[1] <= {_AGREE} * u.p[2] then u.p[2] * r.input_tokens
                 end as tokens
@@ -66,11 +77,38 @@ def _by_route(con: duckdb.DuckDBPyConnection) -> dict[str, float]:
             join usual as u on r.model is not distinct from u.model
                 and r.route is not distinct from u.route
         )
-        select request_key, tokens from due
+    """
+    rows = con.execute(
+        f"""
+        {usual}
+        select request_key, tokens, model, route, cached_tokens < {_MISSED} * tokens from due
         where tokens > 0 and cached_tokens < tokens and input_tokens > tokens
         """
     ).fetchall()
-    return {str(key): float(tokens) for key, tokens in rows}
+    if not any(missed for *_, missed in rows):
+        return {str(key): float(tokens) for key, tokens, *_ in rows}
+    (count,) = one(con, f"{usual} select count(*) from due where tokens > 0")
+    seen = con.execute(
+        f"""
+        {usual}
+        select model, route, worker, cached_tokens < {_MISSED} * tokens from due
+        where tokens > 0 and hash(request_key) % {1 + count // _SEEN_MAX} = 0
+        order by model, route, worker, start_unix_ns, request_key
+        """
+    ).fetchall()
+    cold = {key for key, group in groupby(seen, lambda r: r[:2]) if _is_even(list(group))}
+    return {
+        str(key): float(tokens)
+        for key, tokens, model, route, missed in rows
+        if not (missed and (model, route) in cold)
+    }
+
+
+def _is_even(group: list[Any]) -> bool:
+    """Whether the misses of one route, in order of worker and time, are many and lie anywhere."""
+    missed = np.array([bool(r[3]) for r in group])
+    _, worker = np.unique([r[2] for r in group], return_inverse=True)
+    return bool(missed.mean() > _FEW and mixture_left(missed, worker) > _EVEN)
 
 
 def _by_hashes(con: duckdb.DuckDBPyConnection) -> dict[str, float]:

@@ -275,8 +275,8 @@ def _tested(cause: str, f: Row) -> Iterator[str]:
             )
     elif cause == "cache_miss" and f["missed_tokens"] is not None:
         yield (
-            f"{format_tokens(f['missed_tokens'])} prompt tokens of each had been computed on the "
-            "same worker before, and were computed again"
+            f"{format_tokens(f['missed_tokens'])} prompt tokens of each were due from the cache "
+            "(computed there before, or what requests of its route usually get), and were computed"
         )
     elif cause == "gpu_throttled" and f["clock_share"] is not None:
         yield f"its clock ran at {format_share(f['clock_share'])} of what such GPUs reach"

@@ -276,18 +276,6 @@ class _Sample:
     values: Mapping[str, Floats]
     weights: Floats
 
-    def places(self, label: str, rows: npt.NDArray[np.bool_]) -> npt.NDArray[np.int64]:
-        """A number for the worker and the stretch of time of each of these rows.
-
-        Stretches hold equal counts, some _PLACE_ROWS of each worker; no clock is one of its own.
-        """
-        names, worker = np.unique(self.labels[label][rows].astype(str), return_inverse=True)
-        at = self.values["arrival_unix_ns"][rows]
-        stretches = min(max(len(at) // (_PLACE_ROWS * max(len(names), 1)), 4), 32)
-        order = np.argsort(np.argsort(np.nan_to_num(at), kind="stable"), kind="stable")
-        stretch = np.where(np.isnan(at), 0, order * stretches // max(len(at), 1) + 1)
-        return np.asarray(worker * (stretches + 1) + stretch, dtype=np.int64)
-
     def where(self, names: Sequence[str], key: Sequence[str]) -> npt.NDArray[np.bool_]:
         keep = np.ones(self.n, dtype=bool)
         for name, value in zip(names, key, strict=True):
@@ -295,7 +283,6 @@ class _Sample:
         return keep
 
 
-_PLACE_ROWS: Final = 10
 _LABELS: Final = ("worker", "prefill_worker")
 _TERMS: Final = ("uncached_tokens", "attended_tokens_sq", "steps", "step_context")
 
@@ -391,8 +378,10 @@ def _refused(sample: _Sample, cell: Cell, rows: npt.NDArray[np.bool_]) -> Cell:
         expected = _features(sample, phase, cell.kv_per_byte) @ np.array(fit.coefficients)
         actual = sample.values[f"{phase}_ms"]
         seen = rows & (np.nan_to_num(actual) > 0) & (np.nan_to_num(expected) > 0)
-        places = sample.places("worker" if phase == "decode" else "prefill_worker", seen)
-        found = two_modes(actual[seen] / expected[seen], places)
+        label = sample.labels["worker" if phase == "decode" else "prefill_worker"][seen]
+        _, worker = np.unique(label.astype(str), return_inverse=True)
+        at = sample.values["arrival_unix_ns"][seen]
+        found = two_modes(actual[seen] / expected[seen], worker, at)
         if found is not None:
             modes[phase] = found
     if not modes:

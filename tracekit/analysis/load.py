@@ -138,12 +138,15 @@ def service(con: duckdb.DuckDBPyConnection) -> tuple[pa.Table, pa.Table, pa.Tabl
     """
     rows = con.sql(
         f"""
-        select model, phase, worker, is_control, start_unix_ns, decoding, prefilling,
-            actual_ms / expected_ms as ratio
-        from suspect_load
-        where phase in ({", ".join(f"'{p}'" for p in SERVED)}) and expected_ms > 0
-            and actual_ms > 0
-        order by suspect_id
+        select s.model, s.phase, s.worker, s.is_control, s.start_unix_ns, s.decoding, s.prefilling,
+            -- a missed prefix is more to compute, not slower computing
+            s.actual_ms / (s.expected_ms
+                + case when s.phase = 'decode' then 0.0 else coalesce(k.cache_ms, 0.0) end) as ratio
+        from suspect_load as s
+        left join cache_losses as k on s.request_key = k.request_key
+        where s.phase in ({", ".join(f"'{p}'" for p in SERVED)}) and s.expected_ms > 0
+            and s.actual_ms > 0
+        order by s.suspect_id
         """
     ).to_arrow_table()
     ((slow, ordinary),) = con.execute(
@@ -177,7 +180,8 @@ def service(con: duckdb.DuckDBPyConnection) -> tuple[pa.Table, pa.Table, pa.Tabl
             workers,
             (model, phase),
             keys["worker"][here],
-            at[here] // slice_ns,
+            at[here],
+            slice_ns,
             load,
             ratio,
             weights,
@@ -210,7 +214,8 @@ def _compare(
     out: dict[str, list[object]],
     key: tuple[str, str],
     worker: npt.NDArray[np.object_],
-    slices: Ints,
+    at: Ints,
+    slice_ns: int,
     load: Floats,
     ratio: Floats,
     weights: Floats,
@@ -221,6 +226,8 @@ def _compare(
     so each worker is measured by what load costs on the others (with very many, on all).
     """
     names = sorted(set(worker))
+    slices = at // slice_ns
+    margin_ns = slice_ns // 20
     price = _price(load, ratio, weights) if len(names) > _APART_MAX or len(names) < 2 else None
     for name in names:
         mine = worker == name
@@ -235,7 +242,10 @@ def _compare(
             # a slice with too few requests takes in its neighbours
             near = away <= np.sort(away[mine])[_SLICE_ROWS - 1]
             found[s] = _lower(level[mine & near])
-            peers = _lower(level[~mine & near])
+            # its peers at the time at which it served: the rest of the slice may be another story
+            when = at[mine & near]
+            beside_it = (at >= when.min() - margin_ns) & (at <= when.max() + margin_ns)
+            peers = _lower(level[~mine & near & beside_it])
             if peers[0] >= _SLICE_ROWS:
                 beside[s] = peers
         for s, (n, low, error) in found.items():

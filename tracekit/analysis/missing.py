@@ -192,8 +192,8 @@ def _two_kinds(cell: Cell, phase: str, modes: Modes, *, cached_known: bool) -> t
     share, times = 100 * modes.slow_share, modes.slow / modes.quick
     why = (
         f"{what} of the requests{f' of {name}' if name else ''} has two speeds (bimodal): for the "
-        f"same size {share:.0f} % take {times:.1f} times as long as the others, wherever and "
-        "whenever they ran, and no field tells which they are, so neither is judged by the other"
+        f"same size {share:.0f} % take {times:.1f} times as long as the others, and neither "
+        "worker nor time tells which they are, so neither is judged by the other"
     )
     hints = "the model's variant, the pool or the GPU type as model, route or worker"
     if phase != "decode" and not cached_known:

@@ -24,7 +24,7 @@ _APART: Final = 1.5
 #: Groups are this many of their own deviations apart, and so few rows lie in the middle between.
 _DEVIATIONS: Final = 5.0
 _BETWEEN: Final = 0.02
-#: Where and when: labels explain the groups if this little of their mixture is left within a label.
+#: Where and when explain the groups if neighbours differ this seldom, beside chance.
 _LEFT: Final = 0.45
 _SPREAD_MIN: Final = 0.02
 
@@ -38,11 +38,11 @@ class Modes:
     slow_share: float
 
 
-def two_modes(ratio: Floats, known: npt.NDArray[np.int64]) -> Modes | None:
+def two_modes(ratio: Floats, worker: npt.NDArray[np.int64], at: Floats) -> Modes | None:
     """The two groups that ``ratio`` (actual / expected, > 0) falls into; None for one group.
 
-    ``known`` labels the rows by what else is known of them (worker and stretch of time, numbered):
-    groups that go with the labels are not two kinds of requests.
+    ``worker`` numbers where, ``at`` says when each request ran: groups that go with either are not
+    two kinds of requests.
     """
     if len(ratio) < _ROWS:
         return None
@@ -59,7 +59,7 @@ def two_modes(ratio: Floats, known: npt.NDArray[np.int64]) -> Modes | None:
         or gap < np.log(_APART)
         or gap < _DEVIATIONS * spread
         or between.mean() > _BETWEEN
-        or _mixture_left(is_slow, known) < _LEFT
+        or _explained(is_slow, worker, at)
     ):
         return None
     return Modes(float(np.exp(middle)), float(np.exp(high)), float(is_slow.mean()))
@@ -81,15 +81,21 @@ def _deviation(values: Floats) -> float:
     return float(high - low) / 1.349
 
 
-def _mixture_left(is_slow: npt.NDArray[np.bool_], labels: npt.NDArray[np.int64]) -> float:
-    """Mean Gini impurity within the labels (unbiased), as a share of that of all rows."""
-    _, index = np.unique(labels, return_inverse=True)
-    n = np.bincount(index)
-    share = np.bincount(index, weights=is_slow) / n
-    several = n > 1
-    if not several.any():
+def _explained(is_slow: npt.NDArray[np.bool_], worker: npt.NDArray[np.int64], at: Floats) -> bool:
+    """Whether worker and time tell which requests are slow."""
+    order = np.lexsort((np.nan_to_num(at), worker))
+    return mixture_left(is_slow[order], worker[order]) < _LEFT
+
+
+def mixture_left(is_slow: npt.NDArray[np.bool_], series: npt.NDArray[np.int64]) -> float:
+    """How often neighbours differ, as a share of what chance gives; 1 if nothing explains it.
+
+    Rows are in order within their ``series``. Whatever lasts (a slow worker, a bad stretch of time,
+    a throttle that comes and goes) makes neighbours alike.
+    """
+    beside = series[1:] == series[:-1]
+    if not beside.any():
         return 1.0
-    n, share = n[several], share[several]
-    within = np.average(share * (1 - share) * n / (n - 1), weights=n)
-    whole = is_slow.mean() * (1 - is_slow.mean())
-    return float(within / whole)
+    differ = (is_slow[1:] != is_slow[:-1])[beside].mean()
+    share = is_slow.mean()
+    return float(differ / max(2 * share * (1 - share), 1e-9))

@@ -17,8 +17,9 @@ sqrt(k).
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 from math import exp, lgamma, log, log1p
-from typing import Any, Final
+from typing import Final
 
 import duckdb
 import numpy as np
@@ -35,6 +36,9 @@ _SCHEMA: Final = pa.schema([("slow_id", pa.int64()), ("reason", pa.string())])
 #: Stretches of time are made of twentieths of the window.
 _PARTS: Final = 20
 _CLUSTER_NS: Final = 2_000_000_000
+#: Where losses of all phases gather, those of one phase do too if so many would be there by chance
+#: this seldom.
+_THERE: Final = 0.1
 
 #: A heap of losses: what its smallest are, how far down nothing belongs to it, and how thin the
 #: stretch below must be, as a share of the heap. A tail that falls off by a power of 1.5 has four
@@ -52,8 +56,22 @@ _EXACT_MAX: Final = 2_000
 Bools = npt.NDArray[np.bool_]
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
-#: Cell of each loss; places (first cell, cell after the last, share of the requests); tests made.
-_Cells = tuple[Ints, list[tuple[int, int, float]], int]
+
+
+@dataclass(frozen=True)
+class _Cells:
+    """Where losses may gather: the cell of each loss (0 is none), and what the cells are.
+
+    ``share`` of the requests per cell; cells of one ``world`` (a role of workers, or the time) hold
+    all of them together. ``places`` are ranges of cells (first, after the last), ``tests`` how many
+    independent ones there are.
+    """
+
+    cell: Ints
+    share: Floats
+    world: Ints
+    places: list[tuple[int, int]]
+    tests: int
 
 
 def outstanding(
@@ -96,23 +114,37 @@ def outstanding(
             k: np.asarray(rows[k].to_pylist(), dtype=object) for k in ("metric", "phase", "worker")
         }
         _, codes = np.unique(texts["worker"].astype(str), return_inverse=True)
+        kinds = [
+            (texts["metric"] == metric) & (texts["phase"] == phase)
+            for metric, phase in sorted(set(zip(texts["metric"], texts["phase"], strict=True)))
+        ]
+
+        def scan(why: str, group: Bools, taken: Bools | None) -> tuple[Ints, _Cells, Bools]:
+            left = np.flatnonzero(group & (reason == ""))
+            of = {k: texts[k][left] for k in ("phase", "worker")} | {"code": codes[left]}
+            cells = traffic.cells(why, at[left], of["phase"], of["worker"])
+            weights = _weights(at[left], of["code"])
+            return left, cells, _gathered(cells, weights, taken, rules)
+
         # all losses together first: what goes wrong in several phases is seen sooner so
-        groups = [np.ones(len(ids), dtype=bool)]
-        for metric, phase in sorted(set(zip(texts["metric"], texts["phase"], strict=True))):
-            groups.append((texts["metric"] == metric) & (texts["phase"] == phase))
-        for group in groups:
+        taken: dict[tuple[str, int], Bools] = {}
+        for why in ("time", "worker"):
+            left, cells, found = scan(why, np.ones(len(ids), dtype=bool), None)
+            for i, kind in enumerate(kinds):
+                mine = kind[left]
+                # what happens there to other phases is no fault of this one
+                if mine.any() and _is_there(cells, mine, found, rules):
+                    reason[left[mine & found[cells.cell]]] = why
+                    taken[why, i] = found
+        for i, kind in enumerate(kinds):
             for why in ("time", "worker"):
-                left = np.flatnonzero(group & (reason == ""))
-                if not len(left):
-                    break
-                of = {k: texts[k][left] for k in ("phase", "worker")} | {"code": codes[left]}
-                inside = traffic.gathered(why, at[left], of, rules)
-                reason[left[inside]] = why
+                left, cells, found = scan(why, kind, taken.get((why, i)))
+                reason[left[found[cells.cell]]] = why
         far = numpy_column(rows["far"]).astype(np.float64)
         ordinary = draw_excess(con)
         healthy = draw_excess(con, baseline) if baseline else {}
-        for group in groups[1:]:
-            left = np.flatnonzero(group & (reason == ""))
+        for kind in kinds:
+            left = np.flatnonzero(kind & (reason == ""))
             if not len(left):
                 continue
             phase = str(texts["phase"][left[0]])
@@ -207,55 +239,92 @@ class _Traffic:
         names = {k: drawn[k].to_pylist() for k in ("worker", "prefill_worker")}
         return cls(at.astype(np.int64), names)
 
-    def gathered(self, why: str, at: Ints, of: dict[str, npt.NDArray[Any]], rules: Rules) -> Bools:
-        """Which losses lie in places of one kind where losses gather."""
-        cell, places, tests = self._parts(at) if why == "time" else self._workers(of)
-        weights = _weights(at, of["code"])
-        total = np.bincount(cell, weights, minlength=1 + max((b for _, b, _ in places), default=0))
-        found = np.zeros(len(total), dtype=bool)
-        while True:
-            # what was found leaves: a second burst is looked for in the rest of the time
-            sums = np.concatenate([[0.0], np.cumsum(np.where(found, 0.0, total))]).tolist()
-            n = int(sums[-1])
-            chances = [
-                _chance(n, int(sums[high] - sums[low]), share, rules) for low, high, share in places
-            ]
-            best = int(np.argmin(chances)) if chances else -1
-            if best < 0 or chances[best] * tests >= rules.chance:
-                return np.asarray(found[cell])
-            low, high, _ = places[best]
-            found[low:high] = True
+    def cells(
+        self,
+        why: str,
+        at: Ints,
+        phase: npt.NDArray[np.object_],
+        worker: npt.NDArray[np.object_],
+    ) -> _Cells:
+        """``why``: time or worker. The others are of the losses."""
+        return self._parts(at) if why == "time" else self._workers(phase, worker)
 
-    def _workers(self, of: dict[str, npt.NDArray[Any]]) -> _Cells:
-        """Workers, each in its role: cell of each loss (0 is none), cells, how many there are."""
-        decodes = np.isin(of["phase"], ("decode", "kv_transfer"))
+    def _workers(self, phase: npt.NDArray[np.object_], worker: npt.NDArray[np.object_]) -> _Cells:
+        """Workers, each in its role."""
+        decodes = np.isin(phase, ("decode", "kv_transfer"))
         cell = np.zeros(len(decodes), dtype=np.int64)
-        places: list[tuple[int, int, float]] = []
-        for key, here in (("worker", decodes), ("prefill_worker", ~decodes)):
+        share, world = [0.0], [-1]
+        for role, (key, here) in enumerate((("worker", decodes), ("prefill_worker", ~decodes))):
             shares = self._shares[key]
             if len(shares) < 2:
                 continue
-            place = {name: len(places) + 1 + i for i, name in enumerate(shares)}
-            cell[here] = [place.get(name, 0) for name in of["worker"][here]]
-            places += [(place[name], place[name] + 1, share) for name, share in shares.items()]
-        return cell, places, len(places)
+            place = {name: len(share) + i for i, name in enumerate(shares)}
+            cell[here] = [place.get(name, 0) for name in worker[here]]
+            share += list(shares.values())
+            world += [role] * len(shares)
+        places = [(i, i + 1) for i in range(1, len(share))]
+        return _Cells(cell, np.asarray(share), np.asarray(world), places, len(places))
 
     def _parts(self, at: Ints) -> _Cells:
-        """Stretches of time: cell of each loss (0 is none), ranges of cells, independent ones."""
+        """Stretches of time, of parts of equal length."""
         known = self._at[self._at >= 0]
+        world = np.zeros(_PARTS + 1, dtype=np.int64)
+        world[0] = -1
         if len(known) < _PARTS:
-            return np.zeros(len(at), dtype=np.int64), [], 0
+            none = np.zeros(len(at), dtype=np.int64)
+            return _Cells(none, np.zeros(_PARTS + 1), world, [], 0)
         edges = np.linspace(int(known.min()), int(known.max()) + 1, _PARTS + 1)
         count = np.searchsorted(np.sort(known), edges)
         cell = np.clip(np.searchsorted(edges, at, side="right"), 0, _PARTS)
+        share = np.concatenate([[0.0], np.diff(count) / len(known)])
         places = [
-            (i + 1, j + 1, float(count[j] - count[i]) / len(known))
+            (i + 1, j + 1)
             for i in range(_PARTS)
             for j in range(i + 1, _PARTS + 1)
             if j - i < _PARTS
         ]
         # stretches overlap: there are hardly more independent ones than parts
-        return cell, places, _PARTS
+        return _Cells(cell, share, world, places, _PARTS)
+
+
+def _gathered(cells: _Cells, weights: Floats, taken: Bools | None, rules: Rules) -> Bools:
+    """In which cells losses gather; ``taken`` are cells whose losses have been found already.
+
+    What was found leaves, with its share of the requests: a second burst is looked for in the rest
+    of the time, and that the rest holds all other losses is no burst.
+    """
+    total = np.bincount(cells.cell, weights, minlength=len(cells.share))
+    total[0] = 0.0
+    found = np.zeros(len(total), dtype=bool)
+    gone = found.copy() if taken is None else taken.copy()
+    while True:
+        left, share = np.where(gone, 0.0, total), np.where(gone, 0.0, cells.share)
+        sums, shares = (np.concatenate([[0.0], np.cumsum(v)]).tolist() for v in (left, share))
+        worlds = {
+            w: (float(left[cells.world == w].sum()), float(share[cells.world == w].sum()))
+            for w in set(cells.world[1:].tolist())
+        }
+        chances = []
+        for low, high in cells.places:
+            n, all_share = worlds[int(cells.world[low])]
+            part = (shares[high] - shares[low]) / all_share if all_share > 0 else 0.0
+            chances.append(_chance(int(n), int(sums[high] - sums[low]), part, rules))
+        best = int(np.argmin(chances)) if chances else -1
+        if best < 0 or chances[best] * cells.tests >= rules.chance:
+            return found
+        low, high = cells.places[best]
+        found[low:high] |= ~gone[low:high]
+        gone[low:high] = True
+
+
+def _is_there(cells: _Cells, mine: Bools, found: Bools, rules: Rules) -> bool:
+    """Whether these losses, too, are denser in the cells that were found for all of them."""
+    inside = found[cells.cell]
+    where = cells.world[cells.cell[mine & inside]]
+    if not len(where):
+        return False
+    share = float(cells.share[found & (cells.world == where[0])].sum())
+    return _chance(int(mine.sum()), int((mine & inside).sum()), share, rules) < _THERE
 
 
 def _weights(at: Ints, worker: Ints) -> Floats:

@@ -153,7 +153,7 @@ _ACTIONS: Final[dict[str, str]] = {
     ),
     "cache_miss": (
         "find out what emptied or bypassed the prefix cache (a restart, evictions, another worker, "
-        "a changed system prompt): these prefixes had been computed before"
+        "a changed system prompt): such prompts usually hit"
     ),
     "kv_transfer_bandwidth": (
         "compare the link's measured bandwidth with its rating (transport fallback to TCP, a "
@@ -246,7 +246,7 @@ _CAUSES: Final[dict[str, str]] = {
     "arrival_burst": "because they came in bursts",
     "capacity": "because more requests came in than usual, for longer than a burst lasts",
     "kv_capacity": "because the KV cache was full: they waited for memory, not for a slot",
-    "cache_miss": "because prefixes that had been computed before were not found in the cache",
+    "cache_miss": "because prefixes that were due from the cache were not found there",
     "kv_transfer_bandwidth": "because bytes moved slowly: it is the bandwidth, not a wait",
     "double_prefill": (
         "because the decode server computed the prompt once more: the KV cache did not come over"
