@@ -52,7 +52,6 @@ with tested as (
                      when e.phase = 'queue' and e.waiting >= 1.0 and e.slots_share <= p.free_slots
                          and e.kv_usage >= p.filled_kv then 1
                      else 0 end
-             when e.kv_share >= 0.9 and e.slots_share <= 0.8 then 1
              else 0 end as is_full,
         coalesce(e.worker_preemptions, 0.0) as worker_preemptions,
         coalesce(e.preemptions, 0) as preemptions,

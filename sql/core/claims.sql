@@ -16,7 +16,7 @@
 with p as (
     select
         request_key, revision, wall_start, wall_end, c_n, c_intended, c_send, c_first, c_first_src,
-        c_last, c_last_src, c_waiting, e_incomplete, g_n, g_recv, g_end, p_n, p_end, e_n,
+        c_last, c_last_src, c_waiting, c_aborted, e_incomplete, g_n, g_recv, g_end, p_n, p_end, e_n,
         in_first, en_first, in_last, is_pd, d_again, wire_start, wire_end, wire_src, e_worker,
         coalesce(g_recv, in_first) as inner_at,
         coalesce(e_recv, e_queued, e_scheduled, e_prefill_end, e_kv_start, e_first) as e_at,
@@ -128,7 +128,11 @@ c as (
     -- handed over, and given up before any token came
     select request_key, revision, 6, 'kv_transfer', 'kv_transfer.wait', p_end, wall_end,
         'inferred no token after the prefill server was done', 'decode_engine', ''
-    from p where p_n > 0 and e_n = 0 and c_first is null and c_last is null
+    from p where p_n > 0 and e_n = 0 and c_first is null and c_last is null and c_aborted = 0
+    union all
+    -- broken off, perhaps in the middle of the answer: neither network nor routing took that time
+    select request_key, revision, 6, 'unexplained', '', p_end, wall_end, '', '', ''
+    from p where p_n > 0 and e_n = 0 and c_first is null and c_last is null and c_aborted = 1
     union all
     -- while bytes moved it was no wait
     select request_key, revision, 5, 'kv_transfer', 'kv_transfer.wire', wire_start, wire_end,

@@ -30,6 +30,7 @@
 -- c_last_src: provenance and field of c_last
 -- c_end: [unix ns] end of the client's call
 -- c_waiting: 1 if the client gave up a stream before any token came
+-- c_aborted: 1 if the client broke it off, which it may have done in the middle of an answer
 -- g_n: gateway and router legs
 -- g_recv: [unix ns] arrival at the outermost gateway
 -- g_end: [unix ns] end at the outermost gateway
@@ -104,6 +105,7 @@ with w as (
         max(case when role = 'client' then output_tokens end) as c_output,
         max(case when role = 'client' and status in ('aborted', 'timeout') and streaming = 1
             then 1 else 0 end) as c_gave_up,
+        max(case when role = 'client' and status = 'aborted' then 1 else 0 end) as c_aborted,
         sum(case when role in ('gateway', 'router') then 1 else 0 end) as g_n,
         min(case when role in ('gateway', 'router') then recv_unix_ns end) as g_recv,
         max(case when role in ('gateway', 'router') then leg_end_unix_ns end) as g_end,
@@ -240,7 +242,7 @@ x as (
         coalesce(c_last_measured, c_last_any) as c_last,
         coalesce(c_last_measured_src, c_last_any_src) as c_last_src,
         c_end,
-        case when c_gave_up = 1 and c_first_any is null then 1 else 0 end as c_waiting,
+        case when c_gave_up = 1 and c_first_any is null then 1 else 0 end as c_waiting, c_aborted,
         g_n, g_recv, g_end,
         p_n, p_recv, p_queued, p_scheduled, p_first, p_end, p_queued_src, p_first_src, p_worker,
         e_n, e_recv, e_queued, e_scheduled, e_prefill_end,
@@ -316,7 +318,7 @@ select
         when x.d_prefill_ns < 4 * x.d_step_ns then 0
     end as d_again,
     x.c_n, x.c_intended, x.c_send, x.c_first, x.c_first_src, x.c_kind, x.c_answer, x.c_last,
-    x.c_last_src, x.c_end, x.c_waiting,
+    x.c_last_src, x.c_end, x.c_waiting, x.c_aborted,
     x.g_n, x.g_recv, x.g_end,
     x.p_n, x.p_recv, x.p_queued, x.p_scheduled, x.p_first, x.p_end, x.p_queued_src,
     x.p_first_src, x.p_worker,

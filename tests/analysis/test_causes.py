@@ -107,7 +107,8 @@ def _cause(phase: str, **evidence: Any) -> tuple[str, float | None]:
         ({"full_share": 0.8} | _SPIKE, "arrival_burst"),
         # metrics say that memory is not full, whatever the requests' sizes suggest
         ({"full_share": 0.0, "kv_share": 0.99, "slots_share": 0.4}, "unknown"),
-        ({"kv_share": 0.99, "slots_share": 0.4}, "kv_capacity"),
+        # without metrics of the KV cache nobody knows whether it is full
+        ({"kv_share": 0.99, "slots_share": 0.4}, "unknown"),
         # free slots, filled memory, and yet they wait; with an empty one it is something else
         ({"full_share": 0.0, "kv_usage": 0.7, "slots_share": 0.5}, "kv_capacity"),
         ({"full_share": 0.0, "kv_usage": 0.2, "slots_share": 0.5}, "unknown"),

@@ -22,7 +22,8 @@ def _at(rng: np.random.Generator, first_s: float, last_s: float, n: int) -> Ints
 def _scan(losses: Ints) -> Ints:
     """The parts of the time in which these losses gather."""
     rng = np.random.default_rng(0)
-    traffic = _Traffic(_at(rng, 0, _WINDOW_S, 4_000), {"worker": ["a"], "prefill_worker": ["a"]})
+    workers = {"worker": ["a"], "prefill_worker": ["a"]}
+    traffic = _Traffic(_at(rng, 0, _WINDOW_S, 4_000), workers, np.full(4_000, 100.0))
     none = np.full(len(losses), "", dtype=object)
     cells = traffic.cells("time", losses, none, none)
     found = _gathered(cells, np.ones(len(losses)), None, Rules())

@@ -585,7 +585,7 @@ def _moved(start: int, end: int, *, role: str, force_sweep: bool) -> dict[str, A
     return _record(p, leg("decode_engine", **d, output_tokens=30), *beside, force_sweep=force_sweep)
 
 
-@pytest.mark.parametrize("status", ["timeout", "aborted", "error"])
+@pytest.mark.parametrize("status", ["timeout", "error"])
 def test_a_request_that_was_handed_over_and_never_heard_of_had_no_first_token(status: str) -> None:
     p = leg("prefill_engine", **{k: v * MS for k, v in _P.items()}, output_tokens=1, worker="p")
     client = {"send": 0, "leg_end": 9_000 * MS, "status": status, "streaming": 1}
@@ -607,6 +607,14 @@ def test_a_request_that_was_handed_over_and_never_heard_of_had_no_first_token(st
     assert (record["kv_transfer_wait_ms"], record["kv_transfer_wire_ms"]) == (9_000 - 202, None)
     assert record["kv_transfer_recompute_ms"] is None
     assert (record["prefill_worker"], record["decode_worker"]) == ("p", None)
+
+
+def test_what_a_caller_broke_off_may_have_had_tokens() -> None:
+    p = leg("prefill_engine", **{k: v * MS for k, v in _P.items()}, output_tokens=1, worker="p")
+    record = _record(leg("client", send=0, leg_end=9_000 * MS, status="aborted", streaming=1), p)
+    assert record["ttft_ms"] is None
+    assert not record["kv_transfer_ms"]
+    assert record["unexplained_ms"] > 8_000
 
 
 def test_a_decode_server_waiting_for_a_remote_prefill_is_not_a_transfer() -> None:

@@ -107,7 +107,7 @@ def _facts(con: duckdb.DuckDBPyConnection) -> list[Row]:
                 median(d.stretch_ns) as stretch_ns, median(e.arrivals) as arrivals,
                 median(e.peer_arrivals) as peer_arrivals, median(e.busy) as busy,
                 median(e.peer_busy) as peer_busy, median(e.full_share) as full_share,
-                median(e.kv_usage) as kv_usage, median(e.slots_share) as slots_share,
+                median(e.kv_usage) as kv_usage,
                 median(e.wire_ms) as wire_ms,
                 median(e.clock_share) as clock_share, median(e.transfer_share) as transfer_share,
                 median(l.missed_tokens) as missed_tokens, median(e.slow_share) as slow_share,
@@ -259,20 +259,13 @@ def _tested(cause: str, f: Row) -> Iterator[str]:
             f"{f['peer_arrivals']:.0f}; {f['busy']:.1f} were in service on it, "
             f"{f['peer_busy']:.1f} on the least loaded peer"
         )
-    elif cause == "kv_capacity":
-        if f["full_share"] is not None:
-            known = f["worker_preemptions"] is not None
-            preempted = f"; up to {f['worker_preemptions']:.0f} preemptions" if known else ""
-            yield (
-                f"the KV cache was {format_share(f['kv_usage'] or 0.0)} full on average and at its "
-                f"limit in {format_share(f['full_share'])} of the samples{preempted}"
-            )
-        else:
-            yield (
-                f"only {format_share(f['slots_share'] or 0.0)} of the slots that this worker can "
-                "fill were in use, and never more context in service (no metrics of the KV cache "
-                "itself)"
-            )
+    elif cause == "kv_capacity" and f["full_share"] is not None:
+        known = f["worker_preemptions"] is not None
+        preempted = f"; up to {f['worker_preemptions']:.0f} preemptions" if known else ""
+        yield (
+            f"the KV cache was {format_share(f['kv_usage'] or 0.0)} full on average and at its "
+            f"limit in {format_share(f['full_share'])} of the samples{preempted}"
+        )
     elif cause == "cache_miss" and f["missed_tokens"] is not None:
         yield (
             f"{format_tokens(f['missed_tokens'])} prompt tokens of each were due from the cache "

@@ -36,6 +36,8 @@ _SCHEMA: Final = pa.schema([("slow_id", pa.int64()), ("reason", pa.string())])
 #: Stretches of time are made of twentieths of the window.
 _PARTS: Final = 20
 _CLUSTER_NS: Final = 2_000_000_000
+#: What holds more of the requests is no place where losses gather: the rest is one where they lack.
+_PLACE_MAX: Final = 0.75
 #: Where losses of all phases gather, those of one phase do too if so many would be there by chance
 #: this seldom.
 _THERE: Final = 0.1
@@ -216,10 +218,11 @@ def _more_than(losses: Floats, window: Floats, healthy: Floats, rules: Rules) ->
 
 
 class _Traffic:
-    """Where and when the completed requests of the window were."""
+    """Where and when the completed requests of the window were, and what prompts they brought."""
 
-    def __init__(self, at: Ints, names: dict[str, list[str]]) -> None:
+    def __init__(self, at: Ints, names: dict[str, list[str]], tokens: Floats) -> None:
         self._at = at
+        self._tokens = tokens
         # role → worker → its share of the requests
         self._shares = {
             role: {name: n / len(found) for name, n in sorted(Counter(found).items())}
@@ -231,13 +234,14 @@ class _Traffic:
         drawn = con.sql(
             """
             select arrival_unix_ns as at, coalesce(worker, '') as worker,
-                coalesce(prefill_worker, worker, '') as prefill_worker
+                coalesce(prefill_worker, worker, '') as prefill_worker,
+                coalesce(due_uncached_tokens, 0.0) as tokens
             from drawn_facts where completed + censored > 0
             """
         ).to_arrow_table()
         at = np.nan_to_num(numpy_column(drawn["at"]).astype(np.float64), nan=-1.0)
         names = {k: drawn[k].to_pylist() for k in ("worker", "prefill_worker")}
-        return cls(at.astype(np.int64), names)
+        return cls(at.astype(np.int64), names, numpy_column(drawn["tokens"]))
 
     def cells(
         self,
@@ -274,9 +278,13 @@ class _Traffic:
             none = np.zeros(len(at), dtype=np.int64)
             return _Cells(none, np.zeros(_PARTS + 1), world, [], 0)
         edges = np.linspace(int(known.min()), int(known.max()) + 1, _PARTS + 1)
-        count = np.searchsorted(np.sort(known), edges)
         cell = np.clip(np.searchsorted(edges, at, side="right"), 0, _PARTS)
-        share = np.concatenate([[0.0], np.diff(count) / len(known)])
+        # in a busy time ordinary losses are denser too: by requests, or by prompt tokens
+        place = np.clip(np.searchsorted(edges, known, side="right") - 1, 0, _PARTS - 1)
+        requests = np.bincount(place, minlength=_PARTS) / len(known)
+        tokens = np.bincount(place, self._tokens[self._at >= 0], minlength=_PARTS)
+        busy = np.maximum(requests, tokens / max(float(tokens.sum()), 1.0))
+        share = np.concatenate([[0.0], busy / busy.sum()])
         places = [
             (i + 1, j + 1)
             for i in range(_PARTS)
@@ -338,7 +346,7 @@ def _weights(at: Ints, worker: Ints) -> Floats:
 
 def _chance(n: int, k: int, share: float, rules: Rules) -> float:
     """How likely k of n losses fall into a place of this share; 1 if they are not much denser."""
-    if not 0 < share < 1 or k <= n * share:
+    if not 0 < share <= _PLACE_MAX or k <= n * share:
         return 1.0
     outside = (n - k + 0.5) / (1 - share)
     if (k / share) < rules.denser * outside:
