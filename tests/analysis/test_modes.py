@@ -46,6 +46,12 @@ def test_one_kind_is_one_kind(slow_rows: int, times: float, why: str) -> None:
     assert two_modes(_ratio(rng, is_slow, times=times), *_anywhere(300, rng)) is None, why
 
 
+@pytest.mark.parametrize("value", [1.0, 0.1 + 0.2])
+def test_all_alike_is_one_kind(value: float) -> None:
+    rng = np.random.default_rng(9)
+    assert two_modes(np.full(100, value), *_anywhere(100, rng)) is None
+
+
 def test_a_long_tail_is_no_second_kind() -> None:
     rng = np.random.default_rng(3)
     assert two_modes(rng.lognormal(0, 0.8, 2_000), *_anywhere(2_000, rng)) is None

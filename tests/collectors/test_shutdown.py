@@ -147,15 +147,19 @@ def _half_a_call(stack: ExitStack, ready: dict[str, Any]) -> str:
         grpc.insecure_channel(f"127.0.0.1:{ready['grpc']['port']}")  # stays open
     )
     until(lambda: channel.unary_unary(EXPORT["traces"])(b"", timeout=10) == b"")
-    never = threading.Event()
+    begun, never = threading.Event(), threading.Event()
     stack.callback(never.set)
 
     def body() -> Iterator[bytes]:
+        begun.set()
         never.wait(60)
         yield from ()
 
     call = channel.stream_unary(EXPORT["traces"]).future(body())
     stack.callback(call.cancel)
+    # a call that comes after it on the same connection is answered: so it has arrived
+    assert begun.wait(30)
+    assert channel.unary_unary(EXPORT["traces"])(b"", timeout=10) == b""
     return "OTLP/gRPC: a call or connection did not end within 0.5 s"
 
 

@@ -50,13 +50,14 @@ def two_modes(ratio: Floats, worker: npt.NDArray[np.int64], at: Floats) -> Modes
     split = _split(np.sort(logs))
     is_slow = logs > split
     quick, slow = logs[~is_slow], logs[is_slow]
+    if min(len(quick), len(slow)) < _SMALLER * len(logs):
+        return None
     middle, high = float(np.median(quick)), float(np.median(slow))
     gap = high - middle
     spread = max(_deviation(quick), _deviation(slow), _SPREAD_MIN)
     between = np.abs(logs - (middle + high) / 2) < 0.2 * gap
     if (
-        min(len(quick), len(slow)) < _SMALLER * len(logs)
-        or gap < np.log(_APART)
+        gap < np.log(_APART)
         or gap < _DEVIATIONS * spread
         or between.mean() > _BETWEEN
         or _explained(is_slow, worker, at)
