@@ -6,6 +6,7 @@ from typing import Any
 
 import duckdb
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from tests.analysis import factory
@@ -15,6 +16,8 @@ from tracekit.analysis.diagnosis import Diagnosis
 from tracekit.analysis.slo import parse_slo
 from tracekit.analysis.window import Window
 from tracekit.errors import UsageError
+
+Ints = npt.NDArray[np.int64]
 
 
 def _run(traffic: Traffic, slo: str) -> tuple[Diagnosis, duckdb.DuckDBPyConnection]:
@@ -114,6 +117,19 @@ def test_when_all_workers_are_slow_none_is_named() -> None:
     assert "all alike" in told
 
 
+def _cached(
+    traffic: Traffic, tokens: Ints, hit: Ints, rng: np.random.Generator
+) -> npt.NDArray[np.float64]:
+    """Give the traffic these prompts and cache hits; returns what prefill then takes [ms]."""
+    a0, a1, a2 = factory.PREFILL_MS
+    new = (tokens - hit).astype(float)
+    prefill = (a0 + a1 * new + a2 * new * (hit + new / 2)) * rng.lognormal(0, 0.05, len(tokens))
+    traffic.phases["prefill"] = prefill
+    columns: dict[str, Any] = {"input_tokens": tokens, "cached_tokens": hit}
+    traffic.columns |= columns
+    return prefill
+
+
 @pytest.mark.parametrize("cached", ["tokens", "share"])
 def test_a_lost_cache_is_seen_without_hashes(cached: str) -> None:
     traffic = factory.clean(1_200)
@@ -122,12 +138,7 @@ def test_a_lost_cache_is_seen_without_hashes(cached: str) -> None:
     hit = np.full(1_200, 3_000) if cached == "tokens" else tokens * 9 // 10
     lost = np.arange(600, 680)
     hit[lost] = 0
-    a0, a1, a2 = factory.PREFILL_MS
-    new = (tokens - hit).astype(float)
-    prefill = (a0 + a1 * new + a2 * new * (hit + new / 2)) * rng.lognormal(0, 0.05, 1_200)
-    traffic.phases["prefill"] = prefill
-    columns: dict[str, Any] = {"input_tokens": tokens, "cached_tokens": hit}
-    traffic.columns |= columns
+    prefill = _cached(traffic, tokens, hit, rng)
     limit = float(np.percentile(np.delete(prefill, lost), 99) + 60)
     diagnosis, con = _run(traffic, f"ttft={limit:.0f}ms")
     causes = _causes(con, "prefill")
@@ -168,12 +179,7 @@ def test_first_turns_have_nothing_to_miss() -> None:
     tokens = rng.integers(4_000, 6_000, 1_200)
     # a tenth of a route begins a conversation, at any time
     hit = np.where(rng.random(1_200) < 0.1, 0, tokens * 9 // 10)
-    a0, a1, a2 = factory.PREFILL_MS
-    new = (tokens - hit).astype(float)
-    prefill = (a0 + a1 * new + a2 * new * (hit + new / 2)) * rng.lognormal(0, 0.05, 1_200)
-    traffic.phases["prefill"] = prefill
-    columns: dict[str, Any] = {"input_tokens": tokens, "cached_tokens": hit}
-    traffic.columns |= columns
+    prefill = _cached(traffic, tokens, hit, rng)
     limit = float(np.median(prefill[hit == 0]) * 0.8)
     _, con = _run(traffic, f"ttft={limit:.0f}ms")
     assert "cache_miss" not in _causes(con, "prefill")
@@ -187,12 +193,7 @@ def test_a_cold_worker_is_no_slow_one() -> None:
     # one of three lost its cache for a while
     cold = (worker == "w1") & (np.arange(1_500) >= 700) & (np.arange(1_500) < 1_000)
     hit = np.where(cold, 0, tokens * 9 // 10)
-    a0, a1, a2 = factory.PREFILL_MS
-    new = (tokens - hit).astype(float)
-    prefill = (a0 + a1 * new + a2 * new * (hit + new / 2)) * rng.lognormal(0, 0.05, 1_500)
-    traffic.phases["prefill"] = prefill
-    columns: dict[str, Any] = {"input_tokens": tokens, "cached_tokens": hit}
-    traffic.columns |= columns
+    prefill = _cached(traffic, tokens, hit, rng)
     limit = float(np.percentile(prefill[~cold], 99) + 60)
     _, con = _run(traffic, f"ttft={limit:.0f}ms")
     causes = _causes(con, "prefill")
