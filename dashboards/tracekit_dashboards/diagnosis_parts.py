@@ -153,6 +153,8 @@ def _card(finding: Finding, *, nested: bool = False) -> None:
         share=formats.percent(finding.share_of_misses), metric=words.slo_label(finding.metric)
     )
     facts = [share]
+    if finding.placebo_share:
+        facts.append(texts.FINDING_PLACEBO.format(share=formats.percent(finding.placebo_share)))
     facts.append(
         texts.FINDING_EXCESS.format(
             phase=phase,

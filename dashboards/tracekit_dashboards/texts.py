@@ -130,6 +130,7 @@ LOW_ONLY_BY_TTFT: Final = "only by the TTFT"
 FINDINGS_MORE: Final = "Other findings ({n})"
 FINDING_SHARE: Final = "{share} of {metric} misses"
 FINDING_N: Final = "n = {n}"
+FINDING_PLACEBO: Final = "up to {share} of the misses may be ordinary variation"
 FINDING_EXCESS: Final = (
     "{phase} took {excess} more than the {expected} the requests' shapes explain (medians)"
 )

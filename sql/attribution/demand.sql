@@ -3,8 +3,8 @@
 -- something has been waiting on its worker ever since. Of these the one that is least likely by
 -- chance counts. What comes later cannot have made it wait, but tells how long the rise lasts: that
 -- is the least likely of the stretches that end later too.
--- Usual is the 30th percentile of all stretches of 30 slices (most may be busy), less what chance
--- makes of it. Requests are counted, not tokens: large prompts are another cause.
+-- Usual is the 30th percentile of all stretches of 30 slices (most may be busy), raised by what
+-- counting few takes off it. Requests are counted, not tokens: large prompts are another cause.
 -- grain: one row per suspect.
 -- inputs: suspect_load, arrival_slices, arrival_rules, attribution_rules
 -- suspect_id: the row of suspect_requests

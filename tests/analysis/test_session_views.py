@@ -36,6 +36,12 @@ def _names(session: Session) -> str:
     return "".join(name for (name,) in session.con.execute(NAMES).fetchall())
 
 
+def test_a_small_store_is_read_on_one_core(store: Store) -> None:
+    _add_logs(store)
+    with Session.open(store) as session:
+        assert session.con.sql("select current_setting('threads')").fetchall() == [(1,)]
+
+
 def test_windows_and_filters_choose_requests(store: Store) -> None:
     _add_logs(store)
     with Session.open(store) as session:

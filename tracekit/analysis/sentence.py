@@ -352,9 +352,7 @@ def diagnosis_sentence(
         rest = f"; for {share} of all limits missed no single phase can be named"
     aside = sum(requests.quarantined.values())
     if aside >= _ASIDE * requests.total:
-        rest += (
-            f"; {aside:,} of {requests.total:,} requests contradict themselves and are not judged"
-        )
+        rest += f"; {aside:,} of {requests.total:,} requests are set aside and not judged"
     return f"In {window_text}, {top.sentence}{rest}. Next: {top.action}."
 
 

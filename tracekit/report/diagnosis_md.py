@@ -64,7 +64,7 @@ def _sections(diagnosis: Diagnosis, cost_model: pl.DataFrame | None) -> Iterator
     if not diagnosis.findings:
         yield no_findings(diagnosis)
     for number, finding in enumerate(diagnosis.findings, start=1):
-        yield _finding(number, finding)
+        yield _finding(number, finding, diagnosis)
     if fleet := fleet_text.rows(diagnosis):
         yield f"## {fleet_text.HEADING}"
         yield table(fleet_text.COLUMNS, fleet, right=fleet_text.RIGHT)
@@ -83,9 +83,9 @@ def _sections(diagnosis: Diagnosis, cost_model: pl.DataFrame | None) -> Iterator
         )
 
 
-def _finding(number: int, finding: Finding) -> str:
+def _finding(number: int, finding: Finding, diagnosis: Diagnosis) -> str:
     lines = [f"### {number}. {cell(finding.sentence)}", ""]
-    lines.extend(f"- {cell(line)}" for line in finding_lines(finding))
+    lines.extend(f"- {cell(line)}" for line in finding_lines(finding, diagnosis))
     if finding.action:
         lines.append(f"- **try**: {cell(finding.action)}")
     return "\n".join(lines)

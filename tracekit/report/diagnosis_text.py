@@ -46,7 +46,7 @@ def _blocks(diagnosis: Diagnosis, width: int) -> Iterator[RenderableType]:
     if not diagnosis.findings:
         yield Text(no_findings(diagnosis))
     for number, finding in enumerate(diagnosis.findings[:_DETAILED], start=1):
-        yield from _finding(number, finding)
+        yield from _finding(number, finding, diagnosis)
     if len(diagnosis.findings) > _DETAILED:
         for number, finding in enumerate(diagnosis.findings[_DETAILED:], start=_DETAILED + 1):
             yield Text(f"{number}. {finding.sentence}")
@@ -180,9 +180,9 @@ def _phases(phases: tuple[PhaseTotal, ...], *, bars: bool) -> RenderableType:
     return table
 
 
-def _finding(number: int, finding: Finding) -> Iterator[RenderableType]:
+def _finding(number: int, finding: Finding, diagnosis: Diagnosis) -> Iterator[RenderableType]:
     yield Text.assemble((f"{number}. ", "bold"), (finding.sentence, "bold"))
-    for line in finding_lines(finding):
+    for line in finding_lines(finding, diagnosis):
         yield Padding(Text(f"- {line}"), (0, 0, 0, 3), expand=False)
     if finding.action:
         yield Padding(
@@ -191,13 +191,15 @@ def _finding(number: int, finding: Finding) -> Iterator[RenderableType]:
     yield Text()
 
 
-def finding_lines(finding: Finding) -> list[str]:
-    """What the finding's sentence does not say: its evidence, and where."""
+def finding_lines(finding: Finding, diagnosis: Diagnosis) -> list[str]:
+    """What the finding's sentence does not say: its evidence, where, and what may be ordinary."""
     lines = list(finding.evidence)
     unnamed = [w for w in finding.workers if not any(w in line for line in lines)]
     if unnamed:
         also = "also " if len(unnamed) < len(finding.workers) else ""
         lines.append(f"{also}on {', '.join(unnamed)}")
+    if (said := fleet_text.ordinary(diagnosis, finding)) is not None:
+        lines.append(said)
     return lines
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from tracekit.report import formats, texts
 
 if TYPE_CHECKING:
-    from tracekit.analysis.diagnosis import Diagnosis, FleetShare, FleetTotal
+    from tracekit.analysis.diagnosis import Diagnosis, Finding, FleetShare, FleetTotal
 
 HEADING: Final = "What would vanish"
 COLUMNS: Final = ("metric", "phase", "would vanish", "alone", "slow", "mostly")
@@ -64,6 +64,20 @@ def notes(diagnosis: Diagnosis) -> Iterator[str]:
     if totals:
         yield _COLUMNS
         yield _LOWER_BOUND
+
+
+def ordinary(diagnosis: Diagnosis, finding: Finding) -> str | None:
+    """How much of a finding ordinary variation of its phase may be; None if nothing, or unknown."""
+    if not finding.placebo_share:
+        return None
+    share, phase = formats.percent(finding.placebo_share), texts.phase_label(finding.phase)
+    known = next((t.reference for t in diagnosis.fleet_totals if t.metric == finding.metric), None)
+    if known == "baseline":
+        return f"{share} of the misses are what the baseline shows too: ordinary {phase}"
+    return (
+        f"not known is how much is ordinary variation of {phase}: up to {share} of the misses; "
+        "a --baseline window tells"
+    )
 
 
 def _shown(diagnosis: Diagnosis) -> list[FleetShare]:
