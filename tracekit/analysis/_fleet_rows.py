@@ -11,9 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import duckdb
-import polars as pl
 
 from tracekit.analysis import sqlfiles
+from tracekit.analysis._arrow import Columns, columns_of
 from tracekit.names import SLO_METRICS
 
 #: A model and a route.
@@ -29,7 +29,7 @@ class Baseline:
     ``per`` counts the requests of the baseline that have a metric, ``times`` those of the window.
     """
 
-    misses: pl.DataFrame
+    misses: Columns
     per: Counted
     times: Counted
 
@@ -43,7 +43,7 @@ def count_misses(con: duckdb.DuckDBPyConnection) -> dict[str, dict[Stratum, int]
     return out
 
 
-def draw_ordinary(con: duckdb.DuckDBPyConnection) -> pl.DataFrame:
+def draw_ordinary(con: duckdb.DuckDBPyConnection) -> Columns:
     """Completed requests of the window that are over no limit: model, route, the metrics in ms.
 
     Leaves what is ordinary for their phases as ``_fleet_ranges`` (see ``fleet_ranges``).
@@ -61,19 +61,17 @@ def draw_ordinary(con: duckdb.DuckDBPyConnection) -> pl.DataFrame:
     con.execute(f"create or replace temp table _fleet_ranges as {ranges}")
     columns = ", ".join(f"{m}_ms as {m}" for m in SLO_METRICS)
     query = f"select model, route, {columns} from _fleet_ordinary order by request_key"
-    ordinary: pl.DataFrame = con.sql(query).pl()
-    return ordinary
+    return columns_of(con.sql(query))
 
 
-def draw_misses(con: duckdb.DuckDBPyConnection) -> pl.DataFrame:
+def draw_misses(con: duckdb.DuckDBPyConnection) -> Columns:
     """``fleet_misses`` of every violation that is judged.
 
     Needs the ranges that `draw_ordinary` leaves.
     """
     hidden = {"slow_requests": "judged", "fleet_ranges": "_fleet_ranges"}
     query = f"{_with(hidden, (), 'fleet_misses')} order by metric, slow_id"
-    rows: pl.DataFrame = con.sql(query).pl()
-    return rows
+    return columns_of(con.sql(query))
 
 
 def draw_baseline(con: duckdb.DuckDBPyConnection) -> Baseline:
@@ -89,7 +87,7 @@ def draw_baseline(con: duckdb.DuckDBPyConnection) -> Baseline:
     hidden = {"request_facts": "_fleet_baseline", "fleet_ranges": "_fleet_ranges"}
     through = ("slow_requests", "request_costs", "excess", "slow_phases")
     return Baseline(
-        con.sql(f"{_with(hidden, through, 'fleet_misses')} order by metric, slow_id").pl(),
+        columns_of(con.sql(f"{_with(hidden, through, 'fleet_misses')} order by metric, slow_id")),
         _count_requests(con, "baseline_facts"),
         _count_requests(con, "request_facts"),
     )

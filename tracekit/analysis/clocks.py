@@ -13,8 +13,8 @@ from typing import Final
 
 import duckdb
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from tracekit.analysis._arrow import numpy_column
 from tracekit.analysis._clock_cells import Aligned, believe, gather_cells, remember
 from tracekit.analysis._clock_memory import learned
 from tracekit.analysis._clock_place import WIDTHS, place
@@ -44,13 +44,13 @@ def align(
     gather_nodes(con)
     more = "" if beside is None else _BESIDE.format(beside)
     rows = con.sql(f"select *, true as own from clock_nodes{more}").to_arrow_table()
-    own = pc.filter(rows["at_ns"], rows["own"])
+    own = numpy_column(rows.filter(rows["own"])["at_ns"])
     if not len(own):
         _replace(con, "request_clocks", _NO_CLOCKS.empty_table())
         return Aligned()
     cells = gather_cells(rows)
-    times = pc.min_max(own).as_py()
-    known = None if recall is None else recall(times["min"] - REACH_NS, times["max"] + REACH_NS)
+    first, last = int(own.min()), int(own.max())
+    known = None if recall is None else recall(first - REACH_NS, last + REACH_NS)
     earlier = remember(con, cells, known)
     aligned = Aligned(cells, earlier, believe(cells, earlier))
     clocks, moves = place(cells, aligned)

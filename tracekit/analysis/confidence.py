@@ -12,7 +12,6 @@ from typing import Final
 import duckdb
 import numpy as np
 import numpy.typing as npt
-import polars as pl
 import pyarrow as pa
 
 from tracekit.analysis._arrow import arrow_table, numpy_column
@@ -44,7 +43,7 @@ def winner_confidence(con: duckdb.DuckDBPyConnection, model: CostModel, rules: R
     ids = pa.chunked_array([*slow_id.chunks, *certain["slow_id"].chunks], pa.int64())
     return arrow_table(
         {
-            "slow_id": pl.Series(ids),
+            "slow_id": ids,
             "confidence": np.concatenate([confidence, np.ones(certain.num_rows)]),
         }
     )

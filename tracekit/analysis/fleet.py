@@ -25,15 +25,16 @@ shortens others' queues, which only a replay can tell.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
 import duckdb
 import numpy as np
-import polars as pl
+import numpy.typing as npt
 
 from tracekit.analysis import _fleet_rows as data
+from tracekit.analysis._arrow import Columns
 from tracekit.analysis._fleet_rows import Baseline, Stratum
 from tracekit.analysis.diagnosis import Finding, FleetShare, FleetTotal, TopStratum
 from tracekit.analysis.rules import Rules
@@ -94,9 +95,9 @@ def measure_fleet(
     for metric in SLO_METRICS:
         if metric not in misses:
             continue
-        found = drawn.filter(pl.col("metric") == metric)
+        found = _only(drawn, drawn["metric"] == metric)
         if compared is not None:
-            before = compared.misses.filter(pl.col("metric") == metric)
+            before = _only(compared.misses, compared.misses["metric"] == metric)
             players = _active(found, before)
             game = _Game.of(found, players, usual[metric])
             rate = _Game.of(before, players, usual[metric])
@@ -106,7 +107,7 @@ def measure_fleet(
             players = _active(found)
             game = _Game.of(found, players, usual[metric])
             placebo = _from_ranges(found, misses[metric], game)
-            known, n = "window", ordinary[metric].drop_nulls().len()
+            known, n = "window", int((~np.isnan(ordinary[metric])).sum())
         rows, total = _compare(metric, players, misses[metric], game, placebo)
         shares += rows
         totals.append(
@@ -132,25 +133,22 @@ class _Game:
     shapes: Mapping[Stratum, int]
 
     @classmethod
-    def of(
-        cls, found: pl.DataFrame, players: tuple[str, ...], usual: Mapping[Stratum, float]
-    ) -> _Game:
+    def of(cls, found: Columns, players: tuple[str, ...], usual: Mapping[Stratum, float]) -> _Game:
         """``usual``: what is left to do of a killed request, by stratum."""
         rows: dict[Stratum, int] = {}
         repaired: dict[Stratum, Counts] = {}
         beyond: dict[Stratum, Counts] = {}
         shapes: dict[Stratum, int] = {}
-        for key, part in found.partition_by("model", "route", as_dict=True).items():
-            stratum = (str(key[0]), str(key[1]))
+        for stratum, part in _strata(found):
             saved = _columns(part, players, "saved")
             rest = usual.get(stratum, usual.get(_ANYWHERE, np.inf))
-            needed = part["over_ms"].fill_null(np.inf).to_numpy()
-            needed = np.where(part["is_open"].to_numpy() == 1, needed + rest, needed)
-            rows[stratum] = part.height
+            needed = np.where(np.isnan(part["over_ms"]), np.inf, part["over_ms"])
+            needed = np.where(part["is_open"] == 1, needed + rest, needed)
+            rows[stratum] = len(needed)
             repaired[stratum] = coalition_counts(saved, needed)
             beyond[stratum] = coalition_counts(_columns(part, players, "beyond"), needed)
             left = np.add.reduce(saved, axis=1, initial=0.0) < needed
-            big = (part["kept_ms"] > part["limit_ms"]).fill_null(False).to_numpy()
+            big = part["kept_ms"] > part["limit_ms"]  # false of what is not known
             shapes[stratum] = int((left & big).sum())
         return cls(len(players), rows, repaired, beyond, shapes)
 
@@ -192,7 +190,7 @@ def _from_baseline(
     return np.asarray(out / sum(misses.values()))
 
 
-def _from_ranges(found: pl.DataFrame, misses: Mapping[Stratum, int], game: _Game) -> Floats | None:
+def _from_ranges(found: Columns, misses: Mapping[Stratum, int], game: _Game) -> Floats | None:
     """The share of the misses that each coalition repairs, but not by what no variation reaches.
 
     None if no range is known.
@@ -270,25 +268,35 @@ def _top(credit: Mapping[Stratum, float]) -> TopStratum | None:
     return TopStratum(model, route, share) if len(credit) > 1 and share > _MOST else None
 
 
-def _active(*found: pl.DataFrame) -> tuple[str, ...]:
+def _active(*found: Columns) -> tuple[str, ...]:
     """Phases that save anything anywhere: the others' Shapley value is zero."""
     return tuple(p for p in _PHASES if any((f[f"{p}_saved_ms"] > 0).any() for f in found))
 
 
-def _columns(found: pl.DataFrame, players: tuple[str, ...], kind: str) -> Floats:
-    columns = [found[f"{p}_{kind}_ms"].to_numpy() for p in players]
-    return np.column_stack(columns) if columns else np.zeros((found.height, 0))
+def _columns(found: Columns, players: tuple[str, ...], kind: str) -> Floats:
+    columns = [found[f"{p}_{kind}_ms"] for p in players]
+    return np.column_stack(columns) if columns else np.zeros((len(found["over_ms"]), 0))
 
 
-def _usual(ordinary: pl.DataFrame) -> dict[str, dict[Stratum, float]]:
+def _only(rows: Columns, where: npt.NDArray[np.bool_]) -> Columns:
+    return {name: values[where] for name, values in rows.items()}
+
+
+def _strata(rows: Columns) -> Iterator[tuple[Stratum, Columns]]:
+    """The rows of each model and route, in the order of the names."""
+    names = list(zip(rows["model"].tolist(), rows["route"].tolist(), strict=True))
+    number = {stratum: i for i, stratum in enumerate(sorted(set(names)))}
+    of = np.fromiter((number[n] for n in names), np.int64, len(names))
+    for stratum, i in number.items():
+        yield stratum, _only(rows, of == i)
+
+
+def _usual(ordinary: Columns) -> dict[str, dict[Stratum, float]]:
     """metric → stratum → its median in ms among requests within the limits."""
     out: dict[str, dict[Stratum, float]] = {m: {} for m in SLO_METRICS}
-    medians = pl.col(SLO_METRICS).median()
-    by_stratum = ordinary.group_by("model", "route").agg(medians)
-    rows = [((model, route), values) for model, route, *values in by_stratum.iter_rows()]
-    rows.append((_ANYWHERE, list(ordinary.select(medians).row(0))))
-    for stratum, values in rows:
-        for metric, value in zip(SLO_METRICS, values, strict=True):
-            if value is not None:
-                out[metric][stratum] = value
+    for stratum, rows in [*_strata(ordinary), (_ANYWHERE, ordinary)]:
+        for metric in SLO_METRICS:
+            known = rows[metric][~np.isnan(rows[metric])]
+            if len(known):
+                out[metric][stratum] = float(np.median(known))
     return out

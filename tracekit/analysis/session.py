@@ -11,9 +11,7 @@ from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
-
-import polars as pl
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from tracekit.analysis.current import Current
 from tracekit.analysis.derive import DERIVED
@@ -24,6 +22,9 @@ from tracekit.lake.duck import connect, stand_back, suit
 from tracekit.lake.schema import TABLES
 from tracekit.lake.stamping import WATERMARK_APP
 from tracekit.lake.store import Store, StoreReader
+
+if TYPE_CHECKING:
+    import polars as pl
 
 #: Identity of a span (design §4): what makes two raw rows one span.
 _SPAN_IDENTITY: Final = (

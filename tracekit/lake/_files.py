@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from deltalake.transaction import AddAction
 
@@ -136,6 +135,8 @@ class _Stats:
         self._rows = 0
 
     def add(self, rows: pa.Table) -> None:
+        import pyarrow.compute as pc  # only writers need it
+
         self._rows += rows.num_rows
         for name in self._columns:
             column = rows[name]

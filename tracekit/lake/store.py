@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 from deltalake.transaction import AddAction
@@ -317,7 +316,9 @@ def conform(table: str, rows: pa.Table) -> pa.Table:
 
 def split_by_date(rows: pa.Table) -> list[tuple[str, pa.Table]]:
     """Rows by `date`, without that column. `UsageError` on a date that is none."""
-    names = pc.unique(rows["date"]).to_pylist()
+    import pyarrow.compute as pc  # only writers need it
+
+    names = rows["date"].unique().to_pylist()
     for name in names:
         if not _is_date(name):
             raise UsageError(f"date must be YYYY-MM-DD in every row, found {name!r}")
