@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 import tracekit
-from tracekit.lake.duck import connect, suit
+from tracekit.lake.duck import connect, stand_back, suit
 
 
 def test_duckdb_shows_no_progress_bar() -> None:
@@ -32,3 +34,19 @@ def test_little_data_takes_one_core() -> None:
 
     assert threads(20_000) == 1
     assert threads(5_000_000) == 4
+
+
+def test_standing_back_takes_half_of_the_cores_and_never_more_than_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
+
+    def threads(before: int) -> int:
+        with connect() as con:
+            con.execute(f"set threads = {before}")
+            stand_back(con)
+            ((count,),) = con.sql("select current_setting('threads')").fetchall()
+        return int(count)
+
+    assert threads(8) == 4
+    assert threads(1) == 1

@@ -39,6 +39,7 @@ from tracekit.analysis.sentence import (
 from tracekit.analysis.slo import GIVEN, Slo
 from tracekit.analysis.speculation import chunk_pace
 from tracekit.analysis.window import ALL, Window, format_time
+from tracekit.lake.duck import stand_back
 from tracekit.names import SLO_METRICS
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ def diagnose(
     ``baseline`` is a window that was healthy: expectations come from it. Leaves the relations of
     ``sql/attribution`` defined on ``session.con``, all of them if ``for_readers``.
     """
+    stand_back(session.con)
     return diagnose_connection(
         session.con,
         slo or Slo(),
