@@ -25,7 +25,6 @@
 -- is_spike: 1 if it came at once
 -- waiting_share: [1] share of all slices in which something waits on the worker
 -- slots_share: [1] requests in service as a share of the most it was seen to serve
--- kv_share: [1] context in service as a share of the most it was seen to hold
 -- full_share: [1] share of the samples that found its KV cache full
 -- kv_usage: [1] mean usage of its KV cache
 -- worker_preemptions: preemptions on the worker meanwhile, NULL where no sample told
@@ -110,7 +109,6 @@ select
     coalesce(d.is_spike, 0) as is_spike,
     u.waiting_share as waiting_share,
     (l.prefilling + l.decoding) / nullif(u.most_busy, 0.0) as slots_share,
-    l.kv_tokens / nullif(u.most_kv_tokens, 0.0) as kv_share,
     e.full_share as full_share,
     e.kv_usage as kv_usage,
     e.preemptions as worker_preemptions,

@@ -8,7 +8,6 @@
 -- waiting_share: [1] share of slices in which something waited most of the time
 -- usual_decoding: [1] requests decoding in the median slice
 -- most_busy: [1] requests in service, prefilling or decoding, in the busiest hundredth of the slices
--- most_kv_tokens: [tokens] context in service in the fullest hundredth of the slices
 with seen as (
     select distinct worker, prefill_worker, model
     from request_facts
@@ -36,8 +35,7 @@ levels as (
         case when max(decoding) > 0 then 1 else 0 end as decodes,
         avg(case when waiting >= 0.5 then 1.0 else 0.0 end) as waiting_share,
         percentile_cont(0.5) within group (order by decoding) as usual_decoding,
-        percentile_cont(0.99) within group (order by prefilling + decoding) as most_busy,
-        percentile_cont(0.99) within group (order by kv_tokens) as most_kv_tokens
+        percentile_cont(0.99) within group (order by prefilling + decoding) as most_busy
     from load_bins
     group by worker
 )
@@ -49,7 +47,6 @@ select
     l.decodes as decodes,
     l.waiting_share as waiting_share,
     l.usual_decoding as usual_decoding,
-    l.most_busy as most_busy,
-    l.most_kv_tokens as most_kv_tokens
+    l.most_busy as most_busy
 from levels as l
 join models as m on l.worker = m.worker

@@ -20,7 +20,6 @@
 -- prefilling: [1] requests that it prefilled
 -- decoding: [1] requests that it decoded
 -- moving: [1] requests whose KV cache was on its way to it
--- kv_tokens: [tokens] context of the requests in service
 with stretches as (
     select
         s.suspect_id as suspect_id,
@@ -92,8 +91,7 @@ select
     (b.total_waiting - coalesce(a.total_waiting, 0.0)) / nullif(z.slices, 0.0) as waiting,
     (b.total_prefilling - coalesce(a.total_prefilling, 0.0)) / nullif(z.slices, 0.0) as prefilling,
     (b.total_decoding - coalesce(a.total_decoding, 0.0)) / nullif(z.slices, 0.0) as decoding,
-    (b.total_moving - coalesce(a.total_moving, 0.0)) / nullif(z.slices, 0.0) as moving,
-    (b.total_kv_tokens - coalesce(a.total_kv_tokens, 0.0)) / nullif(z.slices, 0.0) as kv_tokens
+    (b.total_moving - coalesce(a.total_moving, 0.0)) / nullif(z.slices, 0.0) as moving
 from sized as z
 join load_bins as b on z.worker = b.worker and b.bin_unix_ns = z.last_bin
 left join load_bins as a on z.worker = a.worker and a.bin_unix_ns = z.first_bin - z.bin_ns

@@ -1,7 +1,7 @@
 -- The prefills that may have cost a suspect its time: on its worker, in its stretch of time.
 -- Very short ones are left out, which keeps a culprit's share a lower bound.
 -- grain: one row per request and prefill interval.
--- inputs: stall_phases, suspect_intervals, attribution_rules
+-- inputs: stall_phases, suspect_intervals
 -- request_key: identity of the request that was prefilling
 -- worker: worker that it prefilled on
 -- start_unix_ns: [unix ns] start of the prefill
@@ -23,8 +23,6 @@ select
 from stall_phases as p
 join workers as w on p.worker = w.worker
 cross join reach as r
-cross join attribution_rules as a
-where p.phase = 'prefill'
-    and p.duration_ms >= a.min_prefill_ms
+where p.may_stall = 1
     and p.start_unix_ns < r.last_unix_ns
     and p.end_unix_ns > r.first_unix_ns

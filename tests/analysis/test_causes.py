@@ -23,7 +23,7 @@ _NUMBERS = (
         "slow_ms",
     ),
     *("slow_error", "own_share", "waiting", "busy", "peer_waiting", "peer_busy", "waiting_share"),
-    *("slots_share", "kv_share", "full_share", "kv_usage", "worker_preemptions", "transfer_share"),
+    *("slots_share", "full_share", "kv_usage", "worker_preemptions", "transfer_share"),
     *("clock_share", "throttled_share", "cache_ms", "step_wait_ms", "transfer_wait_ms"),
     *("again_ms", "wire_ms", "size_ms", "arrivals", "peer_arrivals", "frozen_ms", "surplus_share"),
 )
@@ -46,7 +46,6 @@ _PLAIN: dict[str, Any] = {
     "busy": 8.0,
     "waiting_share": 0.1,
     "slots_share": 1.0,
-    "kv_share": 0.6,
     "peers": 0,
     "is_elevated": 0,
     "is_spike": 0,
@@ -105,15 +104,15 @@ def _cause(phase: str, **evidence: Any) -> tuple[str, float | None]:
         ({"full_share": 0.0, "worker_preemptions": 3.0}, "kv_capacity"),
         # memory is full because more came in
         ({"full_share": 0.8} | _SPIKE, "arrival_burst"),
-        # metrics say that memory is not full, whatever the requests' sizes suggest
-        ({"full_share": 0.0, "kv_share": 0.99, "slots_share": 0.4}, "unknown"),
+        # metrics say that memory is not full
+        ({"full_share": 0.0, "slots_share": 0.4}, "unknown"),
         # without metrics of the KV cache nobody knows whether it is full
-        ({"kv_share": 0.99, "slots_share": 0.4}, "unknown"),
+        ({"slots_share": 0.4}, "unknown"),
         # free slots, filled memory, and yet they wait; with an empty one it is something else
         ({"full_share": 0.0, "kv_usage": 0.7, "slots_share": 0.5}, "kv_capacity"),
         ({"full_share": 0.0, "kv_usage": 0.2, "slots_share": 0.5}, "unknown"),
         ({"full_share": 0.0, "kv_usage": 0.7, "slots_share": 0.9}, "unknown"),
-        ({"kv_share": 0.99, "slots_share": 1.0}, "unknown"),
+        ({"slots_share": 1.0}, "unknown"),
         ({"interference_ms": 600.0}, "prefill_interference"),
         ({"interference_ms": 400.0}, "unknown"),
     ],

@@ -36,6 +36,7 @@ ATTRIBUTION: Final[tuple[str, ...]] = (
     "slow_requests",
     "slow_phases",
     "winners",
+    "marked_requests",
     "stall_phases",
     "suspect_intervals",
     "worker_prefills",
@@ -159,7 +160,7 @@ def define_attribution(
     put(con, "prompt_kinds", prompt_kinds(con, rules))
     put(con, "suspect_requests", causes.suspect_requests(con, at_most=suspects_max, also=include))
     _define_load(con)
-    _define_all(con, "stall_phases", "worker_prefills")
+    _define_all(con, "marked_requests", "worker_prefills")
     rules_row, bins = causes.overlap_bins(con)
     put(con, "overlap_rules", rules_row)
     put(con, "bins", bins)

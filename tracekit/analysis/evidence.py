@@ -74,7 +74,9 @@ def support(con: duckdb.DuckDBPyConnection, attribution: Attribution) -> Support
         "select phase, avg(usual_share) as share from suspect_overlaps group by phase"
     ).fetchall()
     slow = con.sql("select * from worker_residuals where is_slow = 1").to_arrow_table().to_pylist()
-    pressure = con.sql("select * from queue_pressure order by bins desc").to_arrow_table()
+    pressure = con.sql(
+        "select * from queue_pressure order by bins * usual_arrivals desc, model"
+    ).to_arrow_table()
     ((cached_share, n, gaps),) = con.execute(
         "select cached_share, n, with_gaps from field_coverage"
     ).fetchall()
@@ -224,8 +226,9 @@ def _cause_lines(row: Row, words: FindingWords, support: Support) -> Iterator[st
         p = support.pressure[0]
         service = p["service_ratio"]
         at = "" if service is None else f"; service takes {service:.2f} times the expected"
+        of = "" if len(support.pressure) == 1 else f" of {p['model']}, the busiest model,"
         yield (
-            f"most arrivals wait in {format_share(p['waiting_share'])} of {p['bins']:,} slices of "
+            f"most arrivals{of} wait in {format_share(p['waiting_share'])} of {p['bins']:,} slices of "
             f"time, {p['usual_arrivals']:.0f} arrivals in a usual one{at}"
         )
     elif words.cause == "client_concurrency":
