@@ -228,8 +228,8 @@ def _cause_lines(row: Row, words: FindingWords, support: Support) -> Iterator[st
         at = "" if service is None else f"; service takes {service:.2f} times the expected"
         of = "" if len(support.pressure) == 1 else f" of {p['model']}, the busiest model,"
         yield (
-            f"most arrivals{of} wait in {format_share(p['waiting_share'])} of {p['bins']:,} slices of "
-            f"time, {p['usual_arrivals']:.0f} arrivals in a usual one{at}"
+            f"most arrivals{of} wait in {format_share(p['waiting_share'])} of {p['bins']:,} "
+            f"slices of time, {p['usual_arrivals']:.0f} arrivals in a usual one{at}"
         )
     elif words.cause == "client_concurrency":
         yield (
