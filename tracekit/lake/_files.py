@@ -13,7 +13,7 @@ import time
 import uuid
 from collections.abc import Iterable, Set
 from contextlib import closing
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -122,6 +122,23 @@ def lacking(table: str, path: Path, on_disk: Set[str]) -> frozenset[str]:
 @cache
 def _columns_in(path: Path) -> frozenset[str]:
     return frozenset(pq.read_schema(path).names)
+
+
+@lru_cache(maxsize=4_096)
+def without_values(path: str) -> frozenset[str]:
+    """Columns that are NULL in every row of a file, as its footer says: they need not be read."""
+    footer = pq.read_metadata(path)
+    groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
+    return frozenset(
+        footer.schema.column(k).path
+        for k in range(footer.num_columns)
+        if groups and all(_is_empty(group.column(k)) for group in groups)
+    )
+
+
+def _is_empty(chunk: pq.ColumnChunkMetaData) -> bool:
+    stats = chunk.statistics
+    return stats is not None and stats.has_null_count and stats.null_count == chunk.num_values
 
 
 class _Stats:

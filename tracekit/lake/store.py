@@ -33,6 +33,7 @@ from tracekit.lake._files import (
     fsync_path,
     lacking,
     stats_columns,
+    without_values,
     write_file,
 )
 from tracekit.lake.schema import TABLES, Column
@@ -44,6 +45,9 @@ _FORMAT: Final = 1
 _REOPEN_AFTER_VERSIONS: Final = 64
 # How long "no newer log entry" is believed without asking Delta; log entries live far longer.
 _TRUST_ABSENCE_S: Final = 30.0
+
+# From so many rows a file on, its footer (1 ms) tells of columns that need not be read at all.
+_FOOTER_ROWS: Final = 50_000
 
 Bound = int | float | str | None
 
@@ -124,7 +128,16 @@ class Snapshot:
         alike: dict[frozenset[str], list[str]] = {}
         for file in self.files:
             alike.setdefault(file.lacks, []).append(file.path)
-        return " UNION ALL ".join(_scan(columns, lacks, paths) for lacks, paths in alike.items())
+        empty = self._without_values()
+        return " UNION ALL ".join(
+            _scan(columns, lacks | empty, paths) for lacks, paths in alike.items()
+        )
+
+    def _without_values(self) -> frozenset[str]:
+        """Columns of which no file has a value, where finding out costs less than reading them."""
+        if self.rows < _FOOTER_ROWS * len(self.files):
+            return frozenset()
+        return frozenset.intersection(*(without_values(f.path) for f in self.files))
 
 
 def _scan(columns: Sequence[Column], lacks: frozenset[str], paths: Sequence[str]) -> str:
