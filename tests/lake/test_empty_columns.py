@@ -16,8 +16,8 @@ from tracekit.lake.store import Store
 def two_files(tmp_path: Path, make_rows: MakeRows) -> Store:
     """Two files of three rows: ``kv_bytes`` in neither, ``preemptions`` only in the second."""
     store = Store.open(tmp_path / "store", create=True)
-    store.append("requests", make_rows("requests", 3, kv_bytes=None, preemptions=None))
-    store.append("requests", make_rows("requests", 3, kv_bytes=None, preemptions=2))
+    store.append("requests", make_rows("requests", 3, request_key="a"))
+    store.append("requests", make_rows("requests", 3, request_key="b", preemptions=2))
     return store
 
 
@@ -32,9 +32,9 @@ def test_only_what_no_file_holds_is_not_read(
     two_files: Store, query: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     snapshot = two_files.snapshot("requests")
-    seen = "count(*), count(kv_bytes), sum(preemptions), count(ttft_ms)"
+    seen = "count(*), count(kv_bytes), sum(preemptions), count(request_key)"
     plain, sql = query(snapshot, seen), snapshot.scan_sql()
     assert '"kv_bytes", ' in sql  # a footer costs more than a few rows
     monkeypatch.setattr(store_module, "_FOOTER_ROWS", 1)
     assert 'AS "kv_bytes"' in snapshot.scan_sql() and 'AS "preemptions"' not in snapshot.scan_sql()
-    assert query(snapshot, seen) == plain == [(6, 0, 6, 0)]
+    assert query(snapshot, seen) == plain == [(6, 0, 6, 6)]
