@@ -317,3 +317,16 @@ def test_requests_without_a_model_are_said() -> None:
     assert "model" not in {m.field for m in _run(traffic).missing_evidence}
     traffic.columns["model"] = [None] * 400
     assert "model" in {m.field for m in _run(traffic).missing_evidence}
+
+
+def test_facts_of_very_many_requests_are_read_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    traffic = factory.clean(400)
+    traffic.add("queue", np.arange(40), 2_000)
+    con = traffic.connect()
+    kept = diagnose_connection(con, parse_slo("ttft=500ms")).to_json()
+    monkeypatch.setattr("tracekit.analysis.attribution._KEPT_MAX", 399)
+    assert diagnose_connection(con, parse_slo("ttft=500ms")).to_json() == kept
+    views = con.execute("select view_name from duckdb_views() where temporary").fetchall()
+    assert ("request_facts",) in views
+    monkeypatch.undo()
+    assert diagnose_connection(con, parse_slo("ttft=500ms")).to_json() == kept

@@ -11,7 +11,7 @@ from typing import Final
 import duckdb
 
 from tracekit.analysis import sqlfiles
-from tracekit.analysis._duck import one
+from tracekit.analysis._duck import one, replace
 
 #: Requests that are drawn, about.
 DRAWN_MAX: Final = 25_000
@@ -22,7 +22,7 @@ def draw_requests(con: duckdb.DuckDBPyConnection) -> None:
     (rows,) = one(con, "select count(*) from request_facts")
     step = 1 + int(rows) // DRAWN_MAX
     kind, where = ("view", "") if step == 1 else ("table", f"where hash(request_key) % {step} = 0")
-    _replace(con, "drawn_facts", f"{kind} drawn_facts as select * from request_facts {where}")
+    replace(con, "drawn_facts", f"{kind} drawn_facts as select * from request_facts {where}")
 
 
 def draw_costs(con: duckdb.DuckDBPyConnection) -> None:
@@ -30,16 +30,4 @@ def draw_costs(con: duckdb.DuckDBPyConnection) -> None:
     body = sqlfiles.load("attribution", "request_costs").body
     # a name in WITH hides the relation of that name
     query = f"with request_facts as (select * from drawn_facts) select * from ({body})"
-    _replace(con, "drawn_costs", f"table drawn_costs as {query}")
-
-
-def _replace(con: duckdb.DuckDBPyConnection, name: str, definition: str) -> None:
-    # what was a view the last time may be a table now
-    kinds = con.execute(
-        "select 'view' from duckdb_views() where temporary and view_name = $name "
-        "union all select 'table' from duckdb_tables() where temporary and table_name = $name",
-        {"name": name},
-    ).fetchall()
-    for (kind,) in kinds:
-        con.execute(f"drop {kind} {name}")
-    con.execute(f"create temp {definition}")
+    replace(con, "drawn_costs", f"table drawn_costs as {query}")

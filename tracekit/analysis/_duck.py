@@ -24,6 +24,18 @@ def put(con: duckdb.DuckDBPyConnection, name: str, rows: pa.Table) -> None:
         con.unregister("_incoming")
 
 
+def replace(con: duckdb.DuckDBPyConnection, name: str, definition: str) -> None:
+    """Make ``name`` anew by ``create temp DEFINITION``: a table or a view, whatever it was."""
+    kinds = con.execute(
+        "select 'view' from duckdb_views() where temporary and view_name = $name "
+        "union all select 'table' from duckdb_tables() where temporary and table_name = $name",
+        {"name": name},
+    ).fetchall()
+    for (kind,) in kinds:
+        con.execute(f"drop {kind} {name}")
+    con.execute(f"create temp {definition}")
+
+
 def defined(con: duckdb.DuckDBPyConnection, names: Sequence[str]) -> bool:
     """Whether the connection has all of these tables or views."""
     wanted = ", ".join(f"'{n}'" for n in names)

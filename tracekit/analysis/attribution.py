@@ -14,7 +14,7 @@ import duckdb
 
 from tracekit.analysis import causes, load, sqlfiles
 from tracekit.analysis._drawn import draw_costs, draw_requests
-from tracekit.analysis._duck import put
+from tracekit.analysis._duck import one, put, replace
 from tracekit.analysis.cache import cache_due
 from tracekit.analysis.confidence import winner_confidence
 from tracekit.analysis.fit import CostModel, fit_cost_model
@@ -101,6 +101,9 @@ _VIEWS: Final = frozenset(
     }
 )
 
+#: Requests whose facts are kept in memory: 0.4 GiB a million.
+_KEPT_MAX: Final = 2_000_000
+
 #: Views that no other file reads, and no diagnosis: for who asks afterwards.
 _FOR_READERS: Final = ("expected", "verdicts", "cache_savings", "fleet_ranges", "fleet_misses")
 
@@ -141,7 +144,7 @@ def define_attribution(
     put(con, "attribution_rules", rules.to_arrow())
     put(con, "cache_due", cache_due(con))
     put(con, "speculation", speculation(con, baseline=baseline))
-    _define(con, "request_facts")
+    _define_facts(con)
     draw_requests(con)
     reference = "request_facts"
     if baseline is not None:
@@ -224,6 +227,17 @@ def _define(con: duckdb.DuckDBPyConnection, name: str) -> None:
     kind = "view" if name in _VIEWS else "table"
     body = sqlfiles.load("attribution", name).body
     con.execute(f"create or replace temp {kind} {name} as {body}")
+
+
+def _define_facts(con: duckdb.DuckDBPyConnection) -> None:
+    """``request_facts``: kept, unless so many rows would take more memory than a diagnosis may.
+
+    Read anew by each statement that asks them, they cost about as much CPU.
+    """
+    (rows,) = one(con, "select count(*) from window_requests")
+    kind = "table" if rows <= _KEPT_MAX else "view"
+    body = sqlfiles.load("attribution", "request_facts").body
+    replace(con, "request_facts", f"{kind} request_facts as {body}")
 
 
 def _define_slow(

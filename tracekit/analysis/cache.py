@@ -58,15 +58,20 @@ def _by_route(con: duckdb.DuckDBPyConnection) -> dict[str, float]:
     part of the prompt (long conversations). Some may have nothing to hit (first turns): misses that
     are many, and spread evenly over time and workers, are such.
     """
+    con.execute(
+        f"""
+        create or replace temp table _usual_hits as
+        select model, route, quantile_cont(cached_tokens, [0.25, 0.5, 0.75]) as q,
+            quantile_cont(cached_tokens / nullif(input_tokens, 0), [0.25, 0.5, 0.75]) as p
+        from window_requests
+        where cached_tokens is not null and quarantine_reason is null
+        group by model, route having count(*) >= {_ROWS}
+        """
+    )
+    if not one(con, "select count(*) from _usual_hits")[0]:
+        return {}
     usual = f"""
-        with usual as (
-            select model, route, quantile_cont(cached_tokens, [0.25, 0.5, 0.75]) as q,
-                quantile_cont(cached_tokens / nullif(input_tokens, 0), [0.25, 0.5, 0.75]) as p
-            from window_requests
-            where cached_tokens is not null and quarantine_reason is null
-            group by model, route having count(*) >= {_ROWS}
-        ),
-        due as (
+        with due as (
             select r.request_key, r.cached_tokens, r.input_tokens,
                 coalesce(r.model, '') as model, coalesce(r.route, '') as route,
                 coalesce(r.prefill_worker, r.worker, '') as worker, r.start_unix_ns,
@@ -74,7 +79,7 @@ def _by_route(con: duckdb.DuckDBPyConnection) -> dict[str, float]:
                      when u.p[3] - u.p[1] <= {_AGREE} * u.p[2] then u.p[2] * r.input_tokens
                 end as tokens
             from window_requests as r
-            join usual as u on r.model is not distinct from u.model
+            join _usual_hits as u on r.model is not distinct from u.model
                 and r.route is not distinct from u.route
         )
     """
