@@ -10,43 +10,38 @@
 -- ttft_level: given, route, model or all; NULL without a limit
 -- tpot_level: as ttft_level
 -- e2e_level: as ttft_level
-with counts as (
+with strata as (
     select
-        model,
-        route,
-        count(case when completed = 1 then ttft_ms end) as ttft_n,
-        count(case when completed = 1 then tpot_ms end) as tpot_n,
-        count(case when completed = 1 then e2e_ms end) as e2e_n
-    from request_facts
-    group by model, route
+        f.model as model,
+        f.route as route,
+        count(case when f.completed = 1 then f.ttft_ms end) as ttft_n,
+        count(case when f.completed = 1 then f.tpot_ms end) as tpot_n,
+        count(case when f.completed = 1 then f.e2e_ms end) as e2e_n,
+        -- nothing to rank where the limits are given
+        percentile_cont(0.95) within group (
+            order by case when f.completed = 1 and s.source <> 'given' then f.ttft_ms end) as ttft_ms,
+        percentile_cont(0.95) within group (
+            order by case when f.completed = 1 and s.source <> 'given' then f.tpot_ms end) as tpot_ms,
+        percentile_cont(0.95) within group (
+            order by case when f.completed = 1 and s.source <> 'given' then f.e2e_ms end) as e2e_ms
+    from request_facts as f
+    cross join slo as s
+    group by f.model, f.route
 ),
 
 -- models with a stratum too thin to stand alone: only these need more than their own percentiles
 thin as (
     select distinct c.model as model
-    from counts as c
+    from strata as c
     cross join attribution_rules as p
     where c.ttft_n < p.min_rows or c.tpot_n < p.min_rows or c.e2e_n < p.min_rows
 ),
 
--- nothing to rank where the limits are given
 ranked as (
-    select f.model as model, f.route as route, f.ttft_ms as ttft_ms, f.tpot_ms as tpot_ms,
-        f.e2e_ms as e2e_ms
+    select f.model as model, f.ttft_ms as ttft_ms, f.tpot_ms as tpot_ms, f.e2e_ms as e2e_ms
     from request_facts as f
     cross join slo as s
     where f.completed = 1 and s.source <> 'given'
-),
-
-by_route as (
-    select
-        model,
-        route,
-        percentile_cont(0.95) within group (order by ttft_ms) as ttft_ms,
-        percentile_cont(0.95) within group (order by tpot_ms) as tpot_ms,
-        percentile_cont(0.95) within group (order by e2e_ms) as e2e_ms
-    from ranked
-    group by model, route
 ),
 
 by_model as (
@@ -94,17 +89,16 @@ leveled as (
              when c.e2e_n >= p.min_rows then 'route'
              when m.e2e_n >= p.min_rows then 'model'
              when o.e2e_n >= p.min_rows then 'all' end as e2e_level,
-        r.ttft_ms as route_ttft_ms,
-        r.tpot_ms as route_tpot_ms,
-        r.e2e_ms as route_e2e_ms,
+        c.ttft_ms as route_ttft_ms,
+        c.tpot_ms as route_tpot_ms,
+        c.e2e_ms as route_e2e_ms,
         m.ttft_ms as model_ttft_ms,
         m.tpot_ms as model_tpot_ms,
         m.e2e_ms as model_e2e_ms,
         o.ttft_ms as all_ttft_ms,
         o.tpot_ms as all_tpot_ms,
         o.e2e_ms as all_e2e_ms
-    from counts as c
-    left join by_route as r on c.model = r.model and c.route = r.route
+    from strata as c
     left join by_model as m on c.model = m.model
     cross join overall as o
     cross join slo as s

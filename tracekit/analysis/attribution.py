@@ -139,27 +139,11 @@ def define_attribution(
     who queries the connection afterwards would read.
     """
     rules = rules or Rules()
-    _spare_checkpoints(con)
-    put(con, "slo", slo.to_arrow())
-    put(con, "attribution_rules", rules.to_arrow())
-    put(con, "cache_due", cache_due(con))
-    put(con, "speculation", speculation(con, baseline=baseline))
-    _define_facts(con)
-    draw_requests(con)
-    reference = "request_facts"
-    if baseline is not None:
-        reference = _define_baseline(con, baseline, min_rows=rules.min_rows)
-    model = fit_cost_model(con, reference=reference, baseline=baseline is not None)
-    put(con, "cost_model", model.to_arrow())
-    draw_costs(con)
-    _define_all(con, "request_costs", "excess")
-    _define(con, "slow_thresholds")
-    _define_slow(con, judged_max=judged_max, include=include)
-    put(
-        con,
-        "outstanding",
-        outstanding(con, rules, baseline=reference if baseline is not None else None),
+    model = define_winners(
+        con, slo, rules, baseline=baseline, judged_max=judged_max, include=include
     )
+    healthy = "baseline_facts" if baseline is not None else None
+    put(con, "outstanding", outstanding(con, rules, baseline=healthy))
     put(con, "prompt_kinds", prompt_kinds(con, rules))
     put(con, "suspect_requests", causes.suspect_requests(con, at_most=suspects_max, also=include))
     _define_load(con)
@@ -187,6 +171,37 @@ def define_attribution(
         for name in _FOR_READERS:
             _define(con, name)
     return Attribution(slo, rules, model, baseline)
+
+
+def define_winners(
+    con: duckdb.DuckDBPyConnection,
+    slo: Slo,
+    rules: Rules,
+    *,
+    baseline: Window | None = None,
+    judged_max: int | None = None,
+    include: str | None = None,
+) -> CostModel:
+    """The first half of `define_attribution`: what each phase should have taken, which requests
+    are slow, and by which phase (``winners``). Returns the fitted model.
+    """
+    _spare_checkpoints(con)
+    put(con, "slo", slo.to_arrow())
+    put(con, "attribution_rules", rules.to_arrow())
+    put(con, "cache_due", cache_due(con))
+    put(con, "speculation", speculation(con, baseline=baseline))
+    _define_facts(con)
+    draw_requests(con)
+    reference = "request_facts"
+    if baseline is not None:
+        reference = _define_baseline(con, baseline, min_rows=rules.min_rows)
+    model = fit_cost_model(con, reference=reference, baseline=baseline is not None)
+    put(con, "cost_model", model.to_arrow())
+    draw_costs(con)
+    _define_all(con, "request_costs", "excess")
+    _define(con, "slow_thresholds")
+    _define_slow(con, judged_max=judged_max, include=include)
+    return model
 
 
 def _define_all(con: duckdb.DuckDBPyConnection, first: str, last: str) -> None:

@@ -65,7 +65,9 @@ def _by_route(con: duckdb.DuckDBPyConnection) -> dict[str, float]:
             quantile_cont(cached_tokens / nullif(input_tokens, 0), [0.25, 0.5, 0.75]) as p
         from window_requests
         where cached_tokens is not null and quarantine_reason is null
-        group by model, route having count(*) >= {_ROWS}
+        group by model, route
+        -- where nothing is usual, nothing is due
+        having count(*) >= {_ROWS} and greatest(q[2], p[2]) > 0
         """
     )
     if not one(con, "select count(*) from _usual_hits")[0]:
