@@ -202,34 +202,37 @@ with w as (
 ),
 
 -- when bytes moved: the decode server's own word, else what stands beside it, cut to its queue time
+u as (
+    select
+        w.*,
+        case when is_pd = 1 and e_queued <= e_kv_start and e_kv_start < e_kv_end
+            and e_kv_end <= e_scheduled then 1 else 0 end as is_own,
+        case when is_pd = 1 and e_kv_start is null and a_kv_start < a_kv_end
+            then 1 else 0 end as is_beside
+    from w
+),
+
 v as (
     select
-        request_key, revision,
-        case when e_kv_start is not null then case when is_own = 1 then e_kv_start end
-            when a_kv_start > e_queued then a_kv_start else e_queued end as wire_start,
-        case when e_kv_start is not null then case when is_own = 1 then e_kv_end end
-            when a_kv_end < e_scheduled then a_kv_end else e_scheduled end as wire_end,
-        case when e_kv_start is not null then e_kv_src else a_kv_src end as wire_src,
-        is_own
-    from (
-        select
-            request_key, revision, e_queued, e_scheduled, e_kv_start, e_kv_end, e_kv_src,
-            a_kv_start, a_kv_end, a_kv_src,
-            case when e_queued <= e_kv_start and e_kv_start < e_kv_end and e_kv_end <= e_scheduled
-                then 1 else 0 end as is_own
-        from w
-        where is_pd = 1 and (e_kv_start is not null or a_kv_start < a_kv_end)
-    ) as u
+        u.*,
+        case when is_own = 1 then e_kv_start
+            when is_beside = 0 then null
+            when a_kv_start > e_queued then a_kv_start else e_queued end as v_start,
+        case when is_own = 1 then e_kv_end
+            when is_beside = 0 then null
+            when a_kv_end < e_scheduled then a_kv_end else e_scheduled end as v_end,
+        case when is_own = 1 then e_kv_src else a_kv_src end as v_src
+    from u
 ),
 
 -- a call that was retried was meant to start with its first attempt
 x as (
     select
-        w.request_key, w.revision, has_clock, is_pd,
-        case when v.wire_start < v.wire_end then v.wire_start end as wire_start,
-        case when v.wire_start < v.wire_end then v.wire_end end as wire_end,
-        case when v.wire_start < v.wire_end then v.wire_src end as wire_src,
-        case when v.wire_start < v.wire_end or (is_pd = 1 and w.e_kv_start < w.e_kv_end)
+        v.request_key, v.revision, has_clock, is_pd,
+        case when v_start < v_end then v_start end as wire_start,
+        case when v_start < v_end then v_end end as wire_end,
+        case when v_start < v_end then v_src end as wire_src,
+        case when v_start < v_end or (is_pd = 1 and v.e_kv_start < v.e_kv_end)
             then 1 else 0 end as wire_known,
         c_n,
         case when g.first_start_ns < coalesce(c_intended, g.first_start_ns + 1)
@@ -246,8 +249,8 @@ x as (
         g_n, g_recv, g_end,
         p_n, p_recv, p_queued, p_scheduled, p_first, p_end, p_queued_src, p_first_src, p_worker,
         e_n, e_recv, e_queued, e_scheduled, e_prefill_end,
-        case when v.is_own = 1 then null else e_kv_start end as e_kv_start,
-        case when v.is_own = 1 then null else e_kv_end end as e_kv_end, e_prefilled,
+        case when is_own = 1 then null else e_kv_start end as e_kv_start,
+        case when is_own = 1 then null else e_kv_end end as e_kv_end, e_prefilled,
         e_first, e_last,
         e_end, e_queued_src, e_prefill_src, e_kv_src, e_last_src, e_worker, step_wait, e_bad,
         case when c_output > e_output then 1 else 0 end as e_incomplete,
@@ -282,16 +285,15 @@ x as (
         end as wall_end,
         case when coalesce(c_last_any, c_end, e_last, in_end, g_end, in_last) is not null
             then 1 else 0 end as end_known
-    from w
-    left join v on w.request_key = v.request_key and w.revision = v.revision
-    left join request_groups as g on w.request_key = g.request_key
-    left join request_clocks as k on w.request_key = k.request_key
+    from v
+    left join request_groups as g on v.request_key = g.request_key
+    left join request_clocks as k on v.request_key = k.request_key
 ),
 
 -- the chain of points a request in sequence passes, unknown ones taking the next one known
 o as (
     select
-        request_key, revision,
+        x.*,
         coalesce(c_send, wall_start) as x1,
         coalesce(g_recv, p_recv, e_recv, e_queued, e_scheduled, e_prefill_end, e_kv_start, e_first)
             as x2,
@@ -306,52 +308,51 @@ o as (
 )
 
 select
-    x.request_key, x.revision, x.has_clock, x.is_pd,
+    o.request_key, o.revision, o.has_clock, o.is_pd,
     case
-        when x.is_pd = 0 then null
-        when x.kv_bytes > 0 or (x.kv_bytes is null and x.wire_known = 1) or x.d_found = 1 then 0
-        when x.d_prefill_ns * 2 < x.p_prefill_ns or x.d_prefill_ns < 2 * x.d_step_ns then 0
-        when x.d_prefill_ns is null or x.p_prefill_ns is null then null
-        when x.kv_bytes = 0 then 1
-        when x.d_step_ns is null or x.d_wait_ns is null then null
-        when x.d_wait_ns < 1000000 then 1
-        when x.d_prefill_ns < 4 * x.d_step_ns then 0
+        when o.is_pd = 0 then null
+        when o.kv_bytes > 0 or (o.kv_bytes is null and o.wire_known = 1) or o.d_found = 1 then 0
+        when o.d_prefill_ns * 2 < o.p_prefill_ns or o.d_prefill_ns < 2 * o.d_step_ns then 0
+        when o.d_prefill_ns is null or o.p_prefill_ns is null then null
+        when o.kv_bytes = 0 then 1
+        when o.d_step_ns is null or o.d_wait_ns is null then null
+        when o.d_wait_ns < 1000000 then 1
+        when o.d_prefill_ns < 4 * o.d_step_ns then 0
     end as d_again,
-    x.c_n, x.c_intended, x.c_send, x.c_first, x.c_first_src, x.c_kind, x.c_answer, x.c_last,
-    x.c_last_src, x.c_end, x.c_waiting, x.c_aborted,
-    x.g_n, x.g_recv, x.g_end,
-    x.p_n, x.p_recv, x.p_queued, x.p_scheduled, x.p_first, x.p_end, x.p_queued_src,
-    x.p_first_src, x.p_worker,
-    x.e_n, x.e_recv, x.e_queued, x.e_scheduled, x.e_prefill_end, x.e_kv_start, x.e_kv_end,
-    x.wire_start, x.wire_end, x.wire_src, x.wire_known,
-    x.e_prefilled, x.e_first, x.e_last, x.e_end, x.e_queued_src, x.e_prefill_src, x.e_kv_src, x.e_last_src,
-    x.e_worker, x.step_wait, x.e_incomplete, x.in_first, x.en_first, x.in_last,
-    x.network_in_ns, x.network_out_ns, x.route_in_ns, x.route_out_ns, x.kv_ns, x.widest_ns,
-    x.wall_start,
-    case when x.wall_end > x.wall_start then x.wall_end else x.wall_start end as wall_end,
-    x.end_known,
+    o.c_n, o.c_intended, o.c_send, o.c_first, o.c_first_src, o.c_kind, o.c_answer, o.c_last,
+    o.c_last_src, o.c_end, o.c_waiting, o.c_aborted,
+    o.g_n, o.g_recv, o.g_end,
+    o.p_n, o.p_recv, o.p_queued, o.p_scheduled, o.p_first, o.p_end, o.p_queued_src,
+    o.p_first_src, o.p_worker,
+    o.e_n, o.e_recv, o.e_queued, o.e_scheduled, o.e_prefill_end, o.e_kv_start, o.e_kv_end,
+    o.wire_start, o.wire_end, o.wire_src, o.wire_known,
+    o.e_prefilled, o.e_first, o.e_last, o.e_end, o.e_queued_src, o.e_prefill_src, o.e_kv_src, o.e_last_src,
+    o.e_worker, o.step_wait, o.e_incomplete, o.in_first, o.en_first, o.in_last,
+    o.network_in_ns, o.network_out_ns, o.route_in_ns, o.route_out_ns, o.kv_ns, o.widest_ns,
+    o.wall_start,
+    case when o.wall_end > o.wall_start then o.wall_end else o.wall_start end as wall_end,
+    o.end_known,
     case
-        when x.e_n = 0 and x.p_n = 0 and x.g_n = 0 and x.c_n > 0
-            and x.c_send >= x.wall_start and x.c_send <= x.wall_end
-            and coalesce(x.c_first, x.c_send) >= x.c_send
-            and coalesce(x.c_first, x.wall_end) <= x.wall_end
+        when o.e_n = 0 and o.p_n = 0 and o.g_n = 0 and o.c_n > 0
+            and o.c_send >= o.wall_start and o.c_send <= o.wall_end
+            and coalesce(o.c_first, o.c_send) >= o.c_send
+            and coalesce(o.c_first, o.wall_end) <= o.wall_end
             then 'client'
-        when x.e_n > 0 and (x.c_n = 0 or x.c_send is not null)
-            and x.e_bad = 0 and x.e_spread = 0 and x.e_incomplete = 0
-            and x.e_first is not null and x.e_last is not null
-            and (x.e_kv_start is null
-                or (x.e_kv_end is not null and x.e_prefill_end is not null))
-            and (x.p_n = 0 or (
-                x.p_recv is not null and x.p_queued is not null and x.p_scheduled is not null
-                and x.p_first is not null and x.p_end is not null
-                and x.p_recv <= x.p_queued and x.p_queued <= x.p_scheduled
-                and x.p_scheduled <= x.p_first and x.p_first <= x.p_end and x.p_end <= o.x4))
-            and x.wall_start <= o.x1 and o.x1 <= o.x2 and o.x2 <= o.x3 and o.x3 <= o.x4
+        when o.e_n > 0 and (o.c_n = 0 or o.c_send is not null)
+            and o.e_bad = 0 and o.e_spread = 0 and o.e_incomplete = 0
+            and o.e_first is not null and o.e_last is not null
+            and (o.e_kv_start is null
+                or (o.e_kv_end is not null and o.e_prefill_end is not null))
+            and (o.p_n = 0 or (
+                o.p_recv is not null and o.p_queued is not null and o.p_scheduled is not null
+                and o.p_first is not null and o.p_end is not null
+                and o.p_recv <= o.p_queued and o.p_queued <= o.p_scheduled
+                and o.p_scheduled <= o.p_first and o.p_first <= o.p_end and o.p_end <= o.x4))
+            and o.wall_start <= o.x1 and o.x1 <= o.x2 and o.x2 <= o.x3 and o.x3 <= o.x4
             and o.x4 <= o.x5 and o.x5 <= o.x6 and o.x6 <= o.x7 and o.x7 <= o.x8 and o.x8 <= o.x9
-            and o.x9 <= x.e_first and x.e_first <= x.e_last and x.e_last <= x.wall_end
+            and o.x9 <= o.e_first and o.e_first <= o.e_last and o.e_last <= o.wall_end
             then 'cut'
         else 'sweep'
     end as path
-from x
-join o on x.request_key = o.request_key and x.revision = o.revision
-where x.wall_start is not null
+from o
+where o.wall_start is not null

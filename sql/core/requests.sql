@@ -40,7 +40,7 @@ with f as (
     group by request_key, revision
 ),
 
-l as (
+a as (
     select
         request_key, revision,
         max(case when role = 'client' then request_id end) as c_request_id,
@@ -103,6 +103,14 @@ l as (
     group by request_key, revision
 ),
 
+l as (
+    select
+        a.*,
+        case when e_output is null or c_output > e_output then c_output else e_output end
+            as output_tokens
+    from a
+),
+
 t as (
     select
         p.request_key, p.revision, p.has_clock, p.is_pd, p.d_again, p.wire_known,
@@ -148,14 +156,6 @@ t as (
             when p.c_first is not null and p.c_last is not null then p.c_last - p.c_first
         end as stream_ns
     from request_points as p
-),
-
-o as (
-    select
-        l.request_key, l.revision,
-        case when l.e_output is null or l.c_output > l.e_output then l.c_output else l.e_output end
-            as output_tokens
-    from l
 )
 
 select
@@ -208,7 +208,7 @@ select
         as decode_worker,
     coalesce(l.e_input, l.any_input) as input_tokens,
     l.cached_tokens, l.cache_write_tokens,
-    case when o.output_tokens <= 1000000000000 then o.output_tokens end as output_tokens,
+    case when l.output_tokens <= 1000000000000 then l.output_tokens end as output_tokens,
     l.reasoning_tokens,
     case when l.tokens_server = 1 then 'server' when l.tokens_client = 1 then 'client'
         when l.tokens_estimated = 1 then 'estimated' end as tokens_source,
@@ -227,14 +227,14 @@ select
     case when t.first_ns >= t.wall_start then t.kind end as ttft_kind,
     case when t.c_answer >= t.wall_start then (t.c_answer - t.wall_start) / 1e6 end as ttfa_ms,
     case
-        when t.stream_ns >= 0 and g.choices > 0 and o.output_tokens > g.choices
-            then t.stream_ns / 1e6 / (o.output_tokens / cast(g.choices as double) - 1)
+        when t.stream_ns >= 0 and g.choices > 0 and l.output_tokens > g.choices
+            then t.stream_ns / 1e6 / (l.output_tokens / cast(g.choices as double) - 1)
         else l.tpot_ms
     end as tpot_ms,
     case when t.wall_end > t.wall_start and t.end_known = 1
         then (t.wall_end - t.wall_start) / 1e6 end as e2e_ms,
     case when t.wall_end > t.wall_start and t.end_known = 1
-        then o.output_tokens / ((t.wall_end - t.wall_start) / 1e9) end as tokens_per_s,
+        then l.output_tokens / ((t.wall_end - t.wall_start) / 1e9) end as tokens_per_s,
     case when t.knows_client_wait = 1 or f.client_wait_ms > 0 then coalesce(f.client_wait_ms, 0) end as client_wait_ms,
     case when t.knows_network = 1 or f.network_ms > 0 then coalesce(f.network_ms, 0) end as network_ms,
     case when t.knows_frontend = 1 or f.frontend_ms > 0 then coalesce(f.frontend_ms, 0) end as frontend_ms,
@@ -264,8 +264,8 @@ select
             -- one row of a log has one clock: its columns contradict each other (units, most likely)
             then case when l.is_log = 1 then 'inconsistent_durations:phases>e2e' else 'clock_skew' end
         when t.wall_end - t.wall_start > 86400000000000 then 'absurd_duration:e2e'
-        when l.any_input < 0 or o.output_tokens < 0 then 'negative_tokens'
-        when l.any_input > 1000000000000 or o.output_tokens > 1000000000000 then 'absurd_tokens'
+        when l.any_input < 0 or l.output_tokens < 0 then 'negative_tokens'
+        when l.any_input > 1000000000000 or l.output_tokens > 1000000000000 then 'absurd_tokens'
     end as quarantine_reason,
     case when f.queue_or_prefill_ms > 0 then f.queue_or_prefill_ms end as queue_or_prefill_ms,
     l.kv_hidden_ms,
@@ -273,7 +273,6 @@ select
     l.ingested_unix_ns
 from t
 join l on t.request_key = l.request_key and t.revision = l.revision
-join o on t.request_key = o.request_key and t.revision = o.revision
 join request_groups as g on t.request_key = g.request_key
 left join f on t.request_key = f.request_key and t.revision = f.revision
 left join gap_summary as gap on t.request_key = gap.request_key

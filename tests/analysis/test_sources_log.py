@@ -18,7 +18,7 @@ Row = dict[str, Any]
 
 def _requests(*log: Row, spans: tuple[Row, ...] = ()) -> list[Row]:
     con = captures.derived(table("spans", spans) if spans else None, table("request_log", log))
-    check_timelines(con, "core_request_points")
+    check_timelines(con, "request_points")
     return captures.records(con)
 
 

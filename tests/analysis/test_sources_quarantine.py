@@ -17,7 +17,7 @@ Row = dict[str, Any]
 
 def _request(*spans: Row, log: tuple[Row, ...] = ()) -> Row:
     con = captures.derived(table("spans", spans), table("request_log", log) if log else None)
-    check_timelines(con, "core_request_points")
+    check_timelines(con, "request_points")
     (record,) = captures.records(con)
     return record
 
@@ -58,7 +58,7 @@ def _one_each(cases: list[list[Row]], *, log: bool = False) -> list[Row]:
         if log
         else captures.derived(table("spans", rows))
     )
-    check_timelines(con, "core_request_points")
+    check_timelines(con, "request_points")
     key = "request_id" if log else "trace_id"
     found = {record[key]: record for record in captures.records(con)}
     assert len(found) == len(cases)

@@ -13,6 +13,8 @@ from typing import Final
 
 import duckdb
 
+from tracekit.analysis._duck import run
+
 #: Requests this near in time share an offset (unless the clock was stepped or drifts between).
 WINDOW_NS: Final = 60 * 1_000_000_000
 
@@ -78,7 +80,8 @@ def gather_nodes(con: duckdb.DuckDBPyConnection) -> None:
         f"case when {o} <> {i} and fine then {high} end as high{k}"
         for k, (o, i, low, high) in enumerate(LINKS)
     )
-    con.execute(
+    run(
+        con,
         f"""
         create or replace temp table clock_nodes as
         with l as (
@@ -131,5 +134,5 @@ def gather_nodes(con: duckdb.DuckDBPyConnection) -> None:
         from n
         where coalesce(c_send, g_recv, p_first, e_first) is not null
             and len(list_distinct([c, g, p, e])) > 1
-        """
+        """,
     )

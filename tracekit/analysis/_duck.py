@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import duckdb
@@ -13,6 +15,28 @@ def one(con: duckdb.DuckDBPyConnection, query: str) -> tuple[Any, ...]:
     """The only row of ``query`` (fetched whole: an open result would block the connection)."""
     rows = con.execute(query).fetchall()
     return rows[0]
+
+
+def run(
+    con: duckdb.DuckDBPyConnection, query: str, params: Mapping[str, Any] | None = None
+) -> None:
+    """Run one statement whose text comes again and again: it is parsed once.
+
+    Parsing is a third of what a statement over few rows costs. (Prepared statements save no more:
+    DuckDB plans one over tables anew each time.)
+    """
+    statement = _parsed(threading.get_ident(), query)
+    if params is None:
+        con.execute(statement)
+    else:
+        con.execute(statement, params)
+
+
+@lru_cache(maxsize=256)
+def _parsed(thread: int, query: str) -> duckdb.Statement:
+    """The statement for one thread: what runs in two at once would have to be shareable."""
+    (statement,) = duckdb.extract_statements(query)
+    return statement
 
 
 def put(con: duckdb.DuckDBPyConnection, name: str, rows: pa.Table) -> None:

@@ -18,11 +18,11 @@ from typing import Final
 import duckdb
 import pyarrow as pa
 
-from tracekit.analysis._duck import defined, one
+from tracekit.analysis._duck import one, run
 from tracekit.analysis.clocks import Aligned, Recall, align
 from tracekit.analysis.gaps import GapSummary, summarize
 from tracekit.analysis.match import Assignment, Group, LegFacts, match, needs_parents
-from tracekit.analysis.sqlfiles import CORE, SOURCES, load, span_sources
+from tracekit.analysis.sqlfiles import SOURCES, load, span_sources
 from tracekit.lake.schema import LEGS, PHASES_TABLE, REQUESTS, TABLES, TOKEN_GAPS
 from tracekit.names import BOUNDARIES
 
@@ -34,8 +34,8 @@ _ADDED: Final = frozenset({"request_key", "revision", "match_score", "clock_offs
 #: Year 2200: what is dated later is no time. Far below the end of BIGINT, so that sums fit.
 LATEST_UNIX_NS: Final = 7_258_118_400_000_000_000
 
-#: Files that only requests with overlapping legs need.
-_SWEEP: Final = frozenset({"claims", "phases_sweep"})
+#: Files that only requests with overlapping legs need, in their order.
+_SWEEP: Final = ("claims", "phases_sweep")
 
 _DAY: Final = "strftime(make_timestamp({} // 1000), '%Y-%m-%d')"
 
@@ -84,16 +84,7 @@ def derive(
     if one(con, "select count(*) from (select 1 from legs where has_clock = 0 limit 1)")[0]:
         _give_clock(con)
     _build_gaps(con, revision)
-    for name in CORE:
-        query = _rebound(name)
-        if (
-            name in _SWEEP
-            and not one(con, "select count(*) from core_request_points where path = 'sweep'")[0]
-        ):
-            # nearly all requests have their legs in sequence: the shape alone, planned once
-            is_there = defined(con, [f"core_{name}"])
-            query = f"select * from {f'core_{name}' if is_there else f'({query})'} limit 0"
-        con.execute(f"create or replace temp table core_{name} as {query}")
+    _build_core(con)
     _build_phases(con)
     _build_requests(con, known, merged, revision)
     return aligned
@@ -112,7 +103,8 @@ def load_legs(con: duckdb.DuckDBPyConnection) -> None:
         if c.name not in _ADDED
     )
     shape = ", ".join(f'null::{c.type} as "{c.name}"' for c in LEGS.columns if c.name not in _ADDED)
-    con.execute(
+    run(
+        con,
         f"""
         create or replace temp table leg_rows as
         with u as (
@@ -120,7 +112,7 @@ def load_legs(con: duckdb.DuckDBPyConnection) -> None:
             {union}
         )
         select {wanted} from u
-        """
+        """,
     )
     rows, distinct = one(con, "select count(*), count(distinct leg_id) from leg_rows")
     if rows != distinct:
@@ -303,7 +295,7 @@ def _build_legs(con: duckdb.DuckDBPyConnection, revision: int) -> None:
     columns = ", ".join(
         {
             "request_key": "m.request_key",
-            "revision": f"{revision}::bigint as revision",
+            "revision": "$revision::bigint as revision",
             "role": "m.role",
             "match_score": "m.match_score",
             "clock_offset_ns": "0::bigint as clock_offset_ns",
@@ -311,9 +303,11 @@ def _build_legs(con: duckdb.DuckDBPyConnection, revision: int) -> None:
         }.get(c.name, f'r."{c.name}"')
         for c in LEGS.columns
     )
-    con.execute(
+    run(
+        con,
         f"create or replace temp table legs as select {columns} "
-        "from leg_rows as r join leg_request as m on r.leg_id = m.leg_id"
+        "from leg_rows as r join leg_request as m on r.leg_id = m.leg_id",
+        {"revision": revision},
     )
 
 
@@ -393,20 +387,20 @@ def _build_gaps(con: duckdb.DuckDBPyConnection, revision: int) -> None:
     )
 
 
-def _rebound(name: str) -> str:
-    """A core file with its inputs bound to this connection's ``core_*`` tables.
+def _build_core(con: duckdb.DuckDBPyConnection) -> None:
+    """The relations of ``sql/core`` up to `phases`, each a temp table of its own name."""
+    _build(con, "request_points")
+    _build(con, "phases_cut")
+    if one(con, "select count(*) from (from request_points where path = 'sweep' limit 1)")[0]:
+        for name in _SWEEP:
+            _build(con, name)
+    else:
+        # nearly all requests have their legs in sequence
+        run(con, "create or replace temp table phases_sweep as from phases_cut limit 0")
 
-    CTEs shadow table names, so the portable text itself stays as it is on disk.
-    """
-    sql = load("core", name)
-    bound = [
-        f"{other} as (select * from core_{other})"
-        for other in CORE[: CORE.index(name)]
-        if other in {i.strip() for i in sql.inputs.split(",")}
-    ]
-    if not bound:
-        return sql.body
-    return f"with {', '.join(bound)} select * from (\n{sql.body}\n)"
+
+def _build(con: duckdb.DuckDBPyConnection, name: str) -> None:
+    run(con, f"create or replace temp table {name} as {load('core', name).body}")
 
 
 def _select(table: str, alias: str, special: Mapping[str, str]) -> str:
@@ -420,9 +414,10 @@ def _select(table: str, alias: str, special: Mapping[str, str]) -> str:
 
 def _build_phases(con: duckdb.DuckDBPyConnection) -> None:
     columns = _select(PHASES_TABLE.name, "p", {"date": "null::varchar"})
-    con.execute(
-        f"create or replace temp table phases as select {columns} from core_phases as p "
-        "order by request_key, start_unix_ns"
+    run(
+        con,
+        f"create or replace temp table phases as select {columns} "
+        f"from (\n{load('core', 'phases').body}\n) as p order by request_key, start_unix_ns",
     )
 
 
@@ -430,29 +425,28 @@ def _build_requests(
     con: duckdb.DuckDBPyConnection, known: Known, merged: Mapping[str, str], revision: int
 ) -> None:
     keys = list(known.revision_of_key)
-    _register(
-        con,
-        "known_requests",
-        pa.table(
-            {
-                "request_key": pa.array(keys, pa.string()),
-                "revision": pa.array([known.revision_of_key[k] for k in keys], pa.int64()),
-            }
-        ),
-    )
+    if keys:
+        revisions = pa.array([known.revision_of_key[k] for k in keys], pa.int64())
+        _register(
+            con,
+            "known_requests",
+            pa.table({"request_key": pa.array(keys, pa.string()), "revision": revisions}),
+        )
     columns = _select(
         REQUESTS.name,
         "r",
         {
-            "supersedes_revision": "k.revision",
+            "supersedes_revision": "k.revision" if keys else "null::bigint",
             "merged_into": "null::varchar",
             "settled_unix_ns": "null::bigint",
             "date": _DAY.format("coalesce(r.start_unix_ns, r.ingested_unix_ns)"),
         },
     )
-    con.execute(
-        f"create or replace temp table requests as select {columns} from core_requests as r "
-        "left join known_requests as k on r.request_key = k.request_key"
+    run(
+        con,
+        f"create or replace temp table requests as select {columns} "
+        f"from (\n{load('core', 'requests').body}\n) as r"
+        + (" left join known_requests as k on r.request_key = k.request_key" if keys else ""),
     )
     if merged:
         gone = pa.table(
@@ -474,7 +468,8 @@ def _build_requests(
             """
         )
     for table in ("legs", "phases", "token_gaps"):
-        con.execute(
+        run(
+            con,
             f"update {table} set date = r.date from requests as r "
-            f"where {table}.request_key = r.request_key and r.merged_into is null"
+            f"where {table}.request_key = r.request_key and r.merged_into is null",
         )
