@@ -64,6 +64,30 @@ def create_nodes(con: duckdb.DuckDBPyConnection, name: str) -> None:
     )
 
 
+def sum_nodes(con: duckdb.DuckDBPyConnection, name: str, nodes: str) -> None:
+    """Add to ``name`` (of the same shape) what the rows of ``nodes`` say together.
+
+    One row a window, combination of clocks and links that are bounded, at its first and at its
+    last time: where nobody contradicts equal clocks, offsets follow from these as from all rows.
+    """
+    links = range(len(LINKS))
+    bounded = ", ".join(f"low{k} is null and high{k} is null" for k in links)
+    bounds = ", ".join(f"max(low{k}) as low{k}, min(high{k}) as high{k}" for k in links)
+    run(
+        con,
+        f"""
+        insert into {name} by name
+        with s as (
+            select {", ".join(NODES)}, min(at_ns) as first_ns, max(at_ns) as last_ns, {bounds}
+            from {nodes} group by at_ns // {WINDOW_NS}, {", ".join(NODES)}, {bounded}
+        )
+        select '' as request_key, first_ns as at_ns, * exclude (first_ns, last_ns) from s
+        union all
+        select '', last_ns, * exclude (first_ns, last_ns) from s
+        """,
+    )
+
+
 def gather_nodes(con: duckdb.DuckDBPyConnection) -> None:
     """``clock_nodes`` of ``legs``: one row per request that more than one clock has stamped.
 

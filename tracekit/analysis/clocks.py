@@ -14,8 +14,14 @@ from typing import Final
 import duckdb
 import pyarrow as pa
 
-from tracekit.analysis._arrow import numpy_column
-from tracekit.analysis._clock_cells import Aligned, believe, gather_cells, remember
+from tracekit.analysis._clock_cells import (
+    Aligned,
+    Cells,
+    Earlier,
+    believe,
+    gather_cells,
+    remember,
+)
 from tracekit.analysis._clock_memory import learned
 from tracekit.analysis._clock_place import WIDTHS, place
 from tracekit.analysis._clock_rows import DOMAIN, gather_nodes
@@ -32,26 +38,32 @@ Recall = Callable[[int, int], str | None]
 
 
 def align(
-    con: duckdb.DuckDBPyConnection, *, recall: Recall | None = None, beside: str | None = None
+    con: duckdb.DuckDBPyConnection,
+    *,
+    recall: Recall | None = None,
+    beside: str | None = None,
+    summed: str | None = None,
 ) -> Aligned:
     """Put the rows of the table ``legs`` on the clocks of their requests' outermost legs.
 
     Fills ``legs.clock_offset_ns``, moves boundaries (and starts of ``request_groups``) where
     clocks contradict each other. Leaves ``request_clocks`` (what the core needs) and
     ``clock_nodes`` (what each request says). ``recall`` gives what was learned before; ``beside``
-    names a relation of further rows of `clock_nodes`, seen but not moved.
+    names a relation of further rows of `clock_nodes`, seen but not moved, and ``summed`` one of
+    their sums (`sum_nodes`), none of the requests at hand among them.
     """
     gather_nodes(con)
-    more = "" if beside is None else _BESIDE.format(beside)
-    rows = con.sql(f"select *, true as own from clock_nodes{more}").to_arrow_table()
-    own = numpy_column(rows.filter(rows["own"])["at_ns"])
-    if not len(own):
+    found = None
+    if summed is not None:
+        found = _see(con, f" union all by name select *, false as own from {summed}", recall)
+    if found is None or not _is_plain(*found[1:]):
+        # who contradicts equal clocks is looked at request by request
+        more = "" if beside is None else _BESIDE.format(beside)
+        found = _see(con, more, recall)
+    rows, cells, earlier = found
+    if cells is None:
         _replace(con, "request_clocks", _NO_CLOCKS.empty_table())
         return Aligned()
-    cells = gather_cells(rows)
-    first, last = int(own.min()), int(own.max())
-    known = None if recall is None else recall(first - REACH_NS, last + REACH_NS)
-    earlier = remember(con, cells, known)
     aligned = Aligned(cells, earlier, believe(cells, earlier))
     clocks, moves = place(cells, aligned)
     _replace(con, "request_clocks", clocks.filter(rows["own"]))
@@ -59,6 +71,27 @@ def align(
         _replace(con, "clock_moves", moves)
         _move(con)
     return aligned
+
+
+def _see(
+    con: duckdb.DuckDBPyConnection, more: str, recall: Recall | None
+) -> tuple[pa.Table, Cells | None, Earlier]:
+    """Rows of ``clock_nodes`` and ``more``, their cells (None without own rows), what was known."""
+    rows = con.sql(f"select *, true as own from clock_nodes{more}").to_arrow_table()
+    own = numpy_column(rows.filter(rows["own"])["at_ns"])
+    if not len(own):
+        return rows, None, {}
+    cells = gather_cells(rows)
+    first, last = int(own.min()), int(own.max())
+    known = None if recall is None else recall(first - REACH_NS, last + REACH_NS)
+    return rows, cells, remember(con, cells, known)
+
+
+def _is_plain(cells: Cells | None, earlier: Earlier) -> bool:
+    """Whether nobody contradicts equal clocks: then bounds are all that is asked of requests."""
+    return (cells is None or not cells.violations.any()) and not any(
+        c.violations for known in earlier.values() for c in known
+    )
 
 
 _BESIDE: Final = (

@@ -63,14 +63,15 @@ def derive(
     known: Known = NOTHING_KNOWN,
     recall: Recall | None = None,
     beside: str | None = None,
+    summed: str | None = None,
     legs_loaded: bool = False,
 ) -> Aligned:
     """Build the four derived tables from ``spans`` and ``request_log`` in ``con``.
 
     ``revision`` [unix ns] marks the rows. With ``known``, only requests that hold at least one leg
     which is not yet settled are kept, under their settled key, as a revision of it; keys that
-    turn out to be part of another request get a row with ``merged_into``. ``recall`` and
-    ``beside`` are what is known of clocks (see `clocks.align`, whose result is returned).
+    turn out to be part of another request get a row with ``merged_into``. ``recall``,
+    ``beside`` and ``summed`` are what is known of clocks (see `clocks.align`, whose result is returned).
     ``legs_loaded`` says that ``leg_rows`` are those of ``spans`` and ``request_log`` already.
     """
     if not legs_loaded:
@@ -80,7 +81,7 @@ def derive(
     _register(con, "leg_request", _assignment_table(assignments))
     _register(con, "request_groups", _group_table(groups))
     _build_legs(con, revision)
-    aligned = align(con, recall=recall, beside=beside)
+    aligned = align(con, recall=recall, beside=beside, summed=summed)
     if one(con, "select count(*) from (select 1 from legs where has_clock = 0 limit 1)")[0]:
         _give_clock(con)
     _build_gaps(con, revision)

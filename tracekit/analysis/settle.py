@@ -113,7 +113,7 @@ class Settler:
             if chunk:
                 # what this pass has settled so far is settled
                 done_legs(con, self._reader, since_unix_ns=watermark)
-            aligned = self._prepare(con)
+            aligned = self._prepare(con, watermark)
             if aligned is None:
                 continue
             self._keep_quiet(con, now, ripe_before)
@@ -138,12 +138,12 @@ class Settler:
             )
         return SettleReport(settled, revised, waiting, max(new_watermark, watermark))
 
-    def _prepare(self, con: duckdb.DuckDBPyConnection) -> Aligned | None:
+    def _prepare(self, con: duckdb.DuckDBPyConnection, watermark: int) -> Aligned | None:
         """Derive requests that hold a leg not settled yet; None if there is none."""
         count_new_legs(con)
         if not one(con, "select count(*) from new_legs")[0]:
             return None
-        known = add_related(con, self._reader)
+        known = add_related(con, self._reader, done_since_unix_ns=watermark)
         any_related = bool(one(con, "select count(*) from (from related limit 1)")[0])
         if any_related:
             use_related(con)

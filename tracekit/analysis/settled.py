@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 import duckdb
 
-from tracekit.analysis._duck import one
+from tracekit.analysis._duck import one, run
 from tracekit.analysis.clocks import Recall
 from tracekit.analysis.derive import LATEST_UNIX_NS, Known
 from tracekit.analysis.sqlfiles import span_sources
@@ -33,8 +33,6 @@ SPAN_LEG_ID: Final = (
 
 #: SQL over `request_log`: the leg id of a row.
 LOG_LEG_ID: Final = "substr(md5(log_key), 1, 24)"
-
-_NEVER: Final = "select * from ({}) where false"
 
 #: How a request settled as an attempt; NULL for the first and only one, as nearly all are.
 _TRIED: Final = (
@@ -158,7 +156,7 @@ def done_legs(
             from ({requests.scan_sql()})
             where revision >= {since_unix_ns} and {_as_of(through_unix_ns)} group by request_key
         )
-        select l.leg_id, l.request_key, l.revision, l.trace_id, r.tried
+        select l.leg_id, l.request_key, l.revision, l.trace_id, l.norm_request_id, l.source, r.tried
         from ({legs.scan_sql()}) as l
         join r on l.request_key = r.request_key and l.revision = r.revision and r.gone is null
         where l.revision >= {since_unix_ns}
@@ -166,22 +164,34 @@ def done_legs(
     )
 
 
-def add_related(
-    con: duckdb.DuckDBPyConnection, store: Snapshots, *, through_unix_ns: int | None = None
-) -> Known:
-    """Settled legs related to ``new_legs`` and those of ``done``, as `Known`, and raw rows.
+_HIT: Final = """
+    (l.trace_id in (select trace_id from new_legs where trace_id is not null)
+        or l.norm_request_id in (
+            select norm_request_id from new_legs where norm_request_id is not null)
+        -- sent or imported once more, long after it settled
+        or l.leg_id in (select leg_id from new_legs))
+"""
 
-    All as of ``through_unix_ns``.
 
-    ``con`` has ``done`` and ``new_legs`` (leg_id, trace_id, norm_request_id, start_ns); then it has
-    ``related`` (settled legs of the same traces or request ids) and the views ``related_spans``
-    and ``related_log`` of their raw rows.
-    """
-    low, high = one(
-        con, "select coalesce(min(start_ns), 0), coalesce(max(start_ns), 0) from new_legs"
+def _relate_done(con: duckdb.DuckDBPyConnection, since: int) -> None:
+    """``related`` from ``done``, which holds current revisions only."""
+    run(
+        con,
+        f"""
+        create or replace temp table related as
+        select l.leg_id, l.request_key, l.revision, l.trace_id, l.source, l.tried
+        from done as l
+        where l.request_key in (
+            select l.request_key from done_hit as l where l.revision >= $since and {_HIT})
+        """,
+        {"since": since},
     )
-    # a leg is settled after it ended, so older settle passes cannot hold a related one
-    since = max(low - _CLOCK_SLACK_NS, 0)
+
+
+def _relate_files(
+    con: duckdb.DuckDBPyConnection, store: Snapshots, since: int, through_unix_ns: int | None
+) -> None:
+    """``related`` from the lake: rows may have settled before those of ``done``."""
     requests = store.snapshot("requests").select("revision", since)
     legs = store.snapshot("legs").select("revision", since)
     con.execute(
@@ -190,11 +200,7 @@ def add_related(
         with hit as (
             select l.leg_id, l.request_key, l.revision, l.trace_id, l.source
             from ({legs.scan_sql()}) as l
-            where l.trace_id in (select trace_id from new_legs where trace_id is not null)
-                or l.norm_request_id in (
-                    select norm_request_id from new_legs where norm_request_id is not null)
-                -- sent or imported once more, long after it settled
-                or l.leg_id in (select leg_id from new_legs)
+            where {_HIT}
         ),
         r as (
             select request_key, max(revision) as revision,
@@ -215,18 +221,48 @@ def add_related(
         join keys on l.request_key = keys.request_key and l.revision = keys.revision
         """
     )
+
+
+def add_related(
+    con: duckdb.DuckDBPyConnection,
+    store: Snapshots,
+    *,
+    done_since_unix_ns: int,
+    through_unix_ns: int | None = None,
+) -> Known:
+    """Settled legs related to ``new_legs`` and those of ``done``, as `Known`, and raw rows.
+
+    All as of ``through_unix_ns``.
+
+    ``con`` has ``done``, of all that settled at or after ``done_since_unix_ns``, and what
+    `count_new_legs` makes; then it has ``related`` (settled legs of the same
+    traces or request ids) and, if there are any, the tables ``related_spans`` and ``related_log``
+    of their raw rows.
+    """
+    low, high = one(
+        con, "select coalesce(min(start_ns), 0), coalesce(max(start_ns), 0) from new_legs"
+    )
+    # a leg is settled after it ended, so older settle passes cannot hold a related one
+    since = max(low - _CLOCK_SLACK_NS, 0)
+    if since >= done_since_unix_ns:
+        # what settled since then is at hand: no file is read for the many that are related to none
+        _relate_done(con, since)
+    else:
+        _relate_files(con, store, since, through_unix_ns)
     rows = con.execute("select leg_id, request_key, revision, tried from related").fetchall()
-    done = con.execute(
-        """
-        select leg_id, request_key, revision, tried from done
-        -- the others are none of this derivation's business, and there may be very many
-        where request_key in (
-            select request_key from done where leg_id in (select leg_id from leg_rows))
-        """
-    ).fetchall()
-    spans = store.snapshot("spans")
-    log = store.snapshot("request_log")
+    done = []
+    if one(con, "select count(*) from done_hit")[0]:
+        done = con.execute(
+            """
+            select leg_id, request_key, revision, tried from done
+            -- the others are none of this derivation's business, and there may be very many
+            where request_key in (
+                select request_key from done_hit where leg_id in (select leg_id from leg_rows))
+            """
+        ).fetchall()
     if rows:
+        spans = store.snapshot("spans")
+        log = store.snapshot("request_log")
         until = high + REACH_NS if high < LATEST_UNIX_NS else None
         near = spans.select("start_unix_ns", low - REACH_NS, until)
         con.execute(
@@ -240,11 +276,6 @@ def add_related(
             "(select leg_id from related where source = 'request_log') "
             f"and {_as_of(through_unix_ns)}"
         )
-    else:
-        con.execute(
-            f"create or replace temp table related_spans as {_NEVER.format(spans.scan_sql())}"
-        )
-        con.execute(f"create or replace temp table related_log as {_NEVER.format(log.scan_sql())}")
     return Known(
         {leg: key for leg, key, _, _ in (*done, *rows)},
         {key: revision for _, key, revision, _ in (*done, *rows)},
@@ -253,14 +284,30 @@ def add_related(
 
 
 def count_new_legs(con: duckdb.DuckDBPyConnection) -> None:
-    """``new_legs``: legs of ``leg_rows`` that are not in ``done``."""
-    con.execute(
+    """``new_legs``: legs of ``leg_rows`` that are not in ``done``.
+
+    Also ``done_hit``: what of ``done`` shares a leg, trace or request id with ``leg_rows``. Much
+    has settled and little arrived, so the former is looked up by the latter.
+    """
+    run(
+        con,
+        """
+        create or replace temp table done_hit as
+        select * from done
+        where leg_id in (select leg_id from leg_rows)
+            or trace_id in (select trace_id from leg_rows where trace_id is not null)
+            or norm_request_id in (
+                select norm_request_id from leg_rows where norm_request_id is not null)
+        """,
+    )
+    run(
+        con,
         """
         create or replace temp table new_legs as
         select leg_id, trace_id, norm_request_id, ingested_unix_ns,
             coalesce(send_unix_ns, recv_unix_ns, queued_unix_ns, scheduled_unix_ns,
                 first_token_unix_ns, leg_end_unix_ns) as start_ns
         from leg_rows
-        where leg_id not in (select leg_id from done)
-        """
+        where leg_id not in (select leg_id from done_hit)
+        """,
     )

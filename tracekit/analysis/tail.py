@@ -7,12 +7,13 @@ that got new rows, so its cost follows what arrived, not what the day holds.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import duckdb
 
-from tracekit.analysis._clock_rows import create_nodes
-from tracekit.analysis._duck import normalised_id, one
+from tracekit.analysis._clock_rows import create_nodes, sum_nodes
+from tracekit.analysis._duck import normalised_id, one, run
 from tracekit.analysis.derive import DERIVED, derive, load_legs
 from tracekit.analysis.settled import (
     LOG_LEG_ID,
@@ -36,6 +37,10 @@ _SPAN_IDENTITY: Final = (
     "process_id",
     "process_rank",
 )
+
+
+#: Rows of files not seen yet that are read before it is known which of them are wanted.
+_FEW_ROWS: Final = 100_000
 
 
 def _wanted(table: str, inside: str) -> str:
@@ -62,8 +67,10 @@ class Tail:
         """``ingested_through_unix_ns`` pins the raw rows: later ones are left out."""
         self._through = ingested_through_unix_ns
         self._seen: dict[str, frozenset[str]] = {"spans": frozenset(), "request_log": frozenset()}
-        #: whether the last rows that came in met others of their trace
+        #: how many rows the last refresh brought, and whether they met others of their trace
+        self._fresh = {"spans": 0, "request_log": 0}
         self._met = {"spans": False, "request_log": False}
+        self._any_log = False
         self._requests_version: int | None = None
         self._pinned: Snapshots
         self._revision = 0
@@ -74,12 +81,21 @@ class Tail:
         for table in ("spans", "request_log", *DERIVED):
             columns = ", ".join(f'"{c.name}" {c.type}' for c in TABLES[table].columns)
             self._con.execute(f"create or replace table tail.{table} ({columns})")
+        for table in self._fresh:
+            self._con.execute(
+                f"create or replace temp table new_{table} as from tail.{table} limit 0"
+            )
         # request ids of the raw rows, normalised once: what joins rows of different traces
         self._con.execute(
             "create or replace table tail.ids (trace_id VARCHAR, log_key VARCHAR, norm_id VARCHAR)"
         )
+        # the traces of tail.spans, and when they got rows: far fewer than spans
+        self._con.execute(
+            "create or replace table tail.traces (trace_id VARCHAR, ingested_unix_ns BIGINT)"
+        )
         # what the tail's requests say of clocks: one refresh sees too few to know
         create_nodes(self._con, "tail.clock_nodes")
+        create_nodes(self._con, "tail.clock_sums")
 
     def refresh(self, pinned: Snapshots, watermark_unix_ns: int) -> bool:
         """Bring the tail up to ``pinned``, whose `requests` is not older than the watermark."""
@@ -115,52 +131,91 @@ class Tail:
         paths = frozenset(snapshot.paths)
         unseen = tuple(f for f in snapshot.files if f.path not in self._seen[table])
         self._seen[table] = paths
-        con.execute(f"create or replace temp table new_{table} as from tail.{table} limit 0")
         self._met[table] = False
         if not unseen:
+            if self._fresh[table]:
+                run(con, f"create or replace temp table new_{table} as from tail.{table} limit 0")
+                self._fresh[table] = 0
             return 0
-        files = Snapshot(table, snapshot.version, unseen)
+        self._read(table, Snapshot(table, snapshot.version, unseen))
         # a compaction brings rows back in other files, and clients send twice
         identity = _SPAN_IDENTITY if table == "spans" else ("log_key",)
-        same = " and ".join(f"t.{c} is not distinct from f.{c}" for c in identity)
-        key = identity[0]
+        self._met[table] = self._find_held(table, identity)
+        distinct = "span_id" if table == "spans" else "log_key"
+        rows, different = one(con, f"select count(*), count(distinct {distinct}) from new_{table}")
+        if self._met[table] or rows != different:
+            self._drop_held(table, identity)
+            (rows,) = one(con, f"select count(*) from new_{table}")
+        run(con, f"insert into tail.{table} select * from new_{table}")
+        if table == "spans":
+            run(
+                con,
+                "insert into tail.traces select trace_id, max(ingested_unix_ns) from new_spans "
+                "group by trace_id",
+            )
+        self._fresh[table] = int(rows)
+        return int(rows)
+
+    def _read(self, table: str, files: Snapshot) -> None:
+        """``new_spans`` or ``new_request_log``: rows of the files that are not known as settled."""
+        con = self._con
+        key = "trace_id" if table == "spans" else "log_key"
         # after an import everything is settled and still newer than the watermark: such rows are
         # told by their ids, and only traces that hold something else are read whole
         inside = f"from ({files.scan_sql()}) where ingested_unix_ns >= {self.watermark_unix_ns}"
         if self._through is not None:
             inside += f" and ingested_unix_ns <= {self._through}"
+        into = f"create or replace temp table new_{table} as select *"
+        if files.rows <= _FEW_ROWS:
+            con.execute(f"{into} {inside} and {key} is not null")
+            leg_id, ids = ("trace_id", key) if table == "spans" else ("leg_id", LOG_LEG_ID)
+            # what is settled is looked up by the little that arrived, not the other way round
+            if not one(
+                con,
+                "select count(*) from (from done "
+                f"where {leg_id} in (select {ids} from new_{table}) limit 1)",
+            )[0]:
+                return
+            run(con, f"create or replace temp table arrived as from new_{table}")
+            inside = "from arrived where true"
         con.execute(f"create or replace temp table wanted as {_wanted(table, inside)}")
-        con.execute(
-            f"create or replace temp table arrived as select * {inside} "
-            f"and {key} in (select {key} from wanted)"
-        )
-        # held rows are looked up by the little that arrived, not the other way round
-        con.execute(
+        con.execute(f"{into} {inside} and {key} in (select {key} from wanted)")
+
+    def _find_held(self, table: str, identity: Sequence[str]) -> bool:
+        """``held``: rows in the tail of the traces that got new ones; whether there are any."""
+        con, key = self._con, identity[0]
+        if table == "spans":
+            (known,) = one(
+                con,
+                "select count(*) from (from tail.traces "
+                "where trace_id in (select trace_id from new_spans) limit 1)",
+            )
+            if not known:
+                return False
+        run(
+            con,
             f"create or replace temp table held as select {', '.join(identity)} "
-            f"from tail.{table} where {key} in (select {key} from arrived)"
+            f"from tail.{table} where {key} in (select {key} from new_{table})",
         )
-        self._met[table] = bool(one(con, "select count(*) from held")[0])
-        con.execute(
+        return bool(one(con, "select count(*) from held")[0])
+
+    def _drop_held(self, table: str, identity: Sequence[str]) -> None:
+        """Take out of the new rows what the tail has already, and what is there twice."""
+        same = " and ".join(f"t.{c} is not distinct from f.{c}" for c in identity)
+        unless = (
+            f"where not exists (select 1 from held as t where {same})" if self._met[table] else ""
+        )
+        run(self._con, f"create or replace temp table arrived as from new_{table}")
+        run(
+            self._con,
             f"""
-            insert into new_{table}
-            select f.* from arrived as f
-            where not exists (select 1 from held as t where {same})
+            create or replace temp table new_{table} as
+            select f.* from arrived as f {unless}
             qualify row_number() over (
                 partition by {", ".join(f"f.{c}" for c in identity)}
                 order by f.ingested_unix_ns) = 1
-            """
+            """,
         )
-        con.execute(f"insert into tail.{table} select * from new_{table}")
-        source, log_key = (
-            ("coalesce(request_id, response_id)", "null")
-            if table == "spans"
-            else ("request_id", "log_key")
-        )
-        con.execute(
-            f"insert into tail.ids select distinct trace_id, {log_key}, {normalised_id(source)} "
-            f"from new_{table} where {source} is not null"
-        )
-        return int(one(con, f"select count(*) from new_{table}")[0])
 
     def _forget_settled(self) -> None:
         """Drop raw rows before the watermark and tail requests all of whose legs have settled."""
@@ -169,6 +224,7 @@ class Tail:
             con.execute(
                 f"delete from tail.{table} where ingested_unix_ns < {self.watermark_unix_ns}"
             )
+        con.execute(f"delete from tail.traces where ingested_unix_ns < {self.watermark_unix_ns}")
         con.execute(
             "delete from tail.ids where coalesce(trace_id not in "
             "(select trace_id from tail.spans), true) and coalesce(log_key not in "
@@ -187,28 +243,108 @@ class Tail:
                 f"delete from tail.{table} where request_key in (select request_key from gone)"
             )
 
+        self._any_log = bool(one(con, "select count(*) from (from tail.request_log limit 1)")[0])
+        self._sum_clocks()
+
+    def _sum_clocks(self) -> None:
+        self._con.execute("delete from tail.clock_sums")
+        sum_nodes(self._con, "tail.clock_sums", "tail.clock_nodes")
+
     def _derive_touched(self) -> None:
         """Derive the traces that got new rows and put the result in the place of the old one."""
         con = self._con
-        con.execute(
+        self._any_log = self._any_log or self._fresh["request_log"] > 0
+        alone = self._add_ids() and not self._any_log and not self._met["spans"]
+        if alone:
+            # nearly always a trace comes whole: then nothing of the tail is touched
+            run(con, "create or replace temp view spans as from new_spans")
+            run(con, "create or replace temp view request_log as from new_request_log")
+        else:
+            self._touch()
+        load_legs(con)
+        count_new_legs(con)
+        any_replaced = not alone and self._find_replaced()
+        known = add_related(
+            con,
+            self._pinned,
+            done_since_unix_ns=self.watermark_unix_ns,
+            through_unix_ns=self._through,
+        )
+        any_related = bool(one(con, "select count(*) from (from related limit 1)")[0])
+        if any_related:
+            self._use_related()
+        self._revision = max(self._revision + 1, self.watermark_unix_ns + 1)
+        anew = any_replaced or any_related
+        derive(
+            con,
+            revision=self._revision,
+            known=known,
+            recall=recall_clocks(self._pinned, through_unix_ns=self._through),
+            beside="tail.clock_nodes",
+            summed=None if anew else "tail.clock_sums",
+            legs_loaded=not any_related,
+        )
+        for table in (*DERIVED, "clock_nodes"):
+            if anew:
+                replaced = "request_key in (select request_key from requests)"
+                if any_replaced:
+                    replaced += " or request_key in (select request_key from replaced)"
+                con.execute(f"delete from tail.{table} where {replaced}")
+            run(con, f"insert into tail.{table} by name select * from {table}")
+        if anew:
+            self._sum_clocks()
+        else:
+            sum_nodes(con, "tail.clock_sums", "clock_nodes")
+
+    def _add_ids(self) -> bool:
+        """Add the request ids of the new rows to ``tail.ids``; whether none of them was there."""
+        con = self._con
+        parts = [
+            f"select distinct trace_id, {log_key} as log_key, {normalised_id(source)} as norm_id "
+            f"from new_{table} where {source} is not null"
+            for table, source, log_key in (
+                ("spans", "coalesce(request_id, response_id)", "null::varchar"),
+                ("request_log", "request_id", "log_key"),
+            )
+            if self._fresh[table]
+        ]
+        run(con, f"create or replace temp table new_ids as {' union all '.join(parts)}")
+        (known,) = one(
+            con,
+            "select count(*) from (from tail.ids "
+            "where norm_id in (select norm_id from new_ids) limit 1)",
+        )
+        run(con, "insert into tail.ids from new_ids")
+        return not known
+
+    def _touch(self) -> None:
+        """``touched`` and ``touched_log``: what got new rows, or shares an id with such.
+
+        ``spans`` and ``request_log`` are then the raw rows of it.
+        """
+        con = self._con
+        run(
+            con,
             """
             create or replace temp table touched_ids as
             select norm_id from tail.ids
             where trace_id in (select trace_id from new_spans)
                 or trace_id in (select trace_id from new_request_log)
                 or log_key in (select log_key from new_request_log)
-            """
+            """,
         )
-        con.execute(
+        run(
+            con,
             """
             create or replace temp table touched as
             select trace_id from new_spans
             union select trace_id from new_request_log where trace_id is not null
             union select trace_id from tail.ids
             where trace_id is not null and norm_id in (select norm_id from touched_ids)
-            """
+            """,
         )
-        con.execute(
+        run(
+            con,
             """
             create or replace temp table touched_log as
             select log_key from new_request_log
@@ -216,60 +352,47 @@ class Tail:
             where trace_id in (select trace_id from touched)
             union select log_key from tail.ids
             where log_key is not null and norm_id in (select norm_id from touched_ids)
-            """
+            """,
         )
-        self._use_rows()
-        load_legs(con)
-        count_new_legs(con)
-        con.execute(
+        (older,) = one(
+            con,
+            "select count(*) from touched where trace_id not in (select trace_id from new_spans)",
+        )
+        source = "new_spans"
+        if self._met["spans"] or older:
+            run(
+                con,
+                "create or replace temp table touched_spans as from tail.spans "
+                "where trace_id in (select trace_id from touched)",
+            )
+            source = "touched_spans"
+        run(con, f"create or replace temp view spans as from {source}")
+        run(
+            con,
+            "create or replace temp table touched_request_log as from tail.request_log "
+            "where log_key in (select log_key from touched_log)",
+        )
+        run(con, "create or replace temp view request_log as from touched_request_log")
+
+    def _find_replaced(self) -> bool:
+        """``replaced``: requests of the tail that are derived anew; whether there are any."""
+        run(
+            self._con,
             """
             create or replace temp table replaced as
             select distinct l.request_key from tail.legs as l
             where l.trace_id in (select trace_id from touched)
                 or l.leg_id in (select leg_id from leg_rows)
-            """
+            """,
         )
-        known = add_related(con, self._pinned, through_unix_ns=self._through)
-        any_related = bool(one(con, "select count(*) from (from related limit 1)")[0])
-        # nearly always a trace comes whole: then nothing of it is in the tail yet
-        any_replaced = bool(one(con, "select count(*) from replaced")[0])
-        if any_related:
-            con.execute("insert into spans by name select * from related_spans")
-            con.execute("insert into request_log by name select * from related_log")
-        self._revision = max(self._revision + 1, self.watermark_unix_ns + 1)
-        derive(
-            con,
-            revision=self._revision,
-            known=known,
-            recall=recall_clocks(self._pinned, through_unix_ns=self._through),
-            beside="tail.clock_nodes",
-            legs_loaded=not any_related,
-        )
-        for table in (*DERIVED, "clock_nodes"):
-            if any_replaced or any_related:
-                con.execute(
-                    f"delete from tail.{table} where "
-                    "request_key in (select request_key from replaced) "
-                    "or request_key in (select request_key from requests)"
-                )
-            con.execute(f"insert into tail.{table} by name select * from {table}")
+        return bool(one(self._con, "select count(*) from replaced")[0])
 
-    def _use_rows(self) -> None:
-        """``spans`` and ``request_log``: the raw rows of what was touched, read once."""
-        (older,) = one(
-            self._con,
-            "select count(*) from touched where trace_id not in (select trace_id from new_spans)",
-        )
-        whole = not self._met["spans"] and not older
-        self._con.execute(
-            "create or replace temp table spans as "
-            + (
-                "from new_spans"
-                if whole
-                else "from tail.spans where trace_id in (select trace_id from touched)"
+    def _use_related(self) -> None:
+        """Raw rows of related settled requests stand beside those that were touched."""
+        for table, related in (("spans", "related_spans"), ("request_log", "related_log")):
+            run(
+                self._con,
+                f"create or replace temp table whole_{table} as "
+                f"from {table} union all by name from {related}",
             )
-        )
-        self._con.execute(
-            "create or replace temp table request_log as select * from tail.request_log "
-            "where log_key in (select log_key from touched_log)"
-        )
+            run(self._con, f"create or replace temp view {table} as from whole_{table}")
