@@ -19,7 +19,9 @@ from rich.console import Console
 from tests.analysis import _captures as captures
 from tests.analysis._spans import START_NS, Row, chat, engine, http, table
 from tests.analysis._stores import NOW_NS, S, canonical, commit, differences
+from tracekit.analysis._clock_cells import Key, gather_cells
 from tracekit.analysis._clock_fit import BELIEVED, DRIFT, TOLERANCE_NS, Cell, cells_of, pool
+from tracekit.analysis._clock_rows import LINKS, WINDOW_NS, create_nodes, sum_nodes
 from tracekit.analysis.doctor import health
 from tracekit.analysis.session import Session
 from tracekit.analysis.settle import Settler
@@ -591,3 +593,47 @@ def test_small_differences_are_no_clocks() -> None:
     assert _cell(0, TOLERANCE_NS / MS / 2, 9).offset_ns == 0
     assert _cell(0, 2 * TOLERANCE_NS / MS, 9).offset_ns == 2 * TOLERANCE_NS
     assert _cell(0, 50, 90, 2, 2).offset_ns == 0
+
+
+@st.composite
+def _nodes(draw: st.DrawFn) -> tuple[Any, ...]:
+    """A row of `clock_nodes`: few combinations of clocks, some bounds; few contradict zero."""
+    clocks = draw(st.sampled_from([("a", None, None, "b"), ("b", "a", "c", "a")]))
+    at_ns = START_NS + draw(st.integers(0, WINDOW_NS))
+    bounds: list[int | None] = []
+    missing = draw(st.sampled_from([(), (), (0, 1), (1, 4, 5)]))
+    for _ in LINKS:
+        low, high = draw(st.integers(-(10**9), 0)), draw(st.integers(0, 10**9))
+        low += draw(st.sampled_from([0] * 200 + [2 * 10**9]))
+        bounds += [low, high]
+    for gone in missing:
+        bounds[gone] = None
+    return (draw(st.uuids()).hex, *clocks, at_ns, *bounds)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(_nodes(), min_size=1, max_size=30), st.integers(1, 4))
+def test_sums_of_requests_say_of_clocks_what_the_requests_say(
+    rows: list[tuple[Any, ...]], parts: int
+) -> None:
+    """Bounds and times of every pair and window, and whether anybody contradicts equal clocks."""
+    with duckdb.connect() as con:
+        for name in ("every", "part", "summed"):
+            create_nodes(con, name)
+        marks = ", ".join("?" * len(rows[0]))
+        for part in range(parts):
+            con.execute("delete from part")
+            for name in ("every", "part"):
+                if rows[part::parts]:
+                    con.executemany(f"insert into {name} values ({marks})", rows[part::parts])
+            sum_nodes(con, "summed", "part")
+
+        def said(name: str) -> tuple[dict[Key, tuple[float, ...]], bool]:
+            cells = gather_cells(con.sql(f"from {name}").to_arrow_table())
+            found = {cells.key(i): cells.cell(i) for i in range(len(cells.a))}
+            return (
+                {k: (c.start_ns, c.end_ns, c.low, c.high) for k, c in found.items()},
+                any(c.violations for c in found.values()),
+            )
+
+        assert said("summed") == said("every")
