@@ -202,37 +202,34 @@ with w as (
 ),
 
 -- when bytes moved: the decode server's own word, else what stands beside it, cut to its queue time
-u as (
-    select
-        w.*,
-        case when is_pd = 1 and e_queued <= e_kv_start and e_kv_start < e_kv_end
-            and e_kv_end <= e_scheduled then 1 else 0 end as is_own,
-        case when is_pd = 1 and e_kv_start is null and a_kv_start < a_kv_end
-            then 1 else 0 end as is_beside
-    from w
-),
-
 v as (
     select
-        u.*,
-        case when is_own = 1 then e_kv_start
-            when is_beside = 0 then null
-            when a_kv_start > e_queued then a_kv_start else e_queued end as v_start,
-        case when is_own = 1 then e_kv_end
-            when is_beside = 0 then null
-            when a_kv_end < e_scheduled then a_kv_end else e_scheduled end as v_end,
-        case when is_own = 1 then e_kv_src else a_kv_src end as v_src
-    from u
+        request_key, revision,
+        case when e_kv_start is not null then case when is_own = 1 then e_kv_start end
+            when a_kv_start > e_queued then a_kv_start else e_queued end as wire_start,
+        case when e_kv_start is not null then case when is_own = 1 then e_kv_end end
+            when a_kv_end < e_scheduled then a_kv_end else e_scheduled end as wire_end,
+        case when e_kv_start is not null then e_kv_src else a_kv_src end as wire_src,
+        is_own
+    from (
+        select
+            request_key, revision, e_queued, e_scheduled, e_kv_start, e_kv_end, e_kv_src,
+            a_kv_start, a_kv_end, a_kv_src,
+            case when e_queued <= e_kv_start and e_kv_start < e_kv_end and e_kv_end <= e_scheduled
+                then 1 else 0 end as is_own
+        from w
+        where is_pd = 1 and (e_kv_start is not null or a_kv_start < a_kv_end)
+    ) as u
 ),
 
 -- a call that was retried was meant to start with its first attempt
 x as (
     select
-        v.request_key, v.revision, has_clock, is_pd,
-        case when v_start < v_end then v_start end as wire_start,
-        case when v_start < v_end then v_end end as wire_end,
-        case when v_start < v_end then v_src end as wire_src,
-        case when v_start < v_end or (is_pd = 1 and v.e_kv_start < v.e_kv_end)
+        w.request_key, w.revision, has_clock, is_pd,
+        case when v.wire_start < v.wire_end then v.wire_start end as wire_start,
+        case when v.wire_start < v.wire_end then v.wire_end end as wire_end,
+        case when v.wire_start < v.wire_end then v.wire_src end as wire_src,
+        case when v.wire_start < v.wire_end or (is_pd = 1 and w.e_kv_start < w.e_kv_end)
             then 1 else 0 end as wire_known,
         c_n,
         case when g.first_start_ns < coalesce(c_intended, g.first_start_ns + 1)
@@ -249,8 +246,8 @@ x as (
         g_n, g_recv, g_end,
         p_n, p_recv, p_queued, p_scheduled, p_first, p_end, p_queued_src, p_first_src, p_worker,
         e_n, e_recv, e_queued, e_scheduled, e_prefill_end,
-        case when is_own = 1 then null else e_kv_start end as e_kv_start,
-        case when is_own = 1 then null else e_kv_end end as e_kv_end, e_prefilled,
+        case when v.is_own = 1 then null else e_kv_start end as e_kv_start,
+        case when v.is_own = 1 then null else e_kv_end end as e_kv_end, e_prefilled,
         e_first, e_last,
         e_end, e_queued_src, e_prefill_src, e_kv_src, e_last_src, e_worker, step_wait, e_bad,
         case when c_output > e_output then 1 else 0 end as e_incomplete,
@@ -285,15 +282,25 @@ x as (
         end as wall_end,
         case when coalesce(c_last_any, c_end, e_last, in_end, g_end, in_last) is not null
             then 1 else 0 end as end_known
-    from v
-    left join request_groups as g on v.request_key = g.request_key
-    left join request_clocks as k on v.request_key = k.request_key
+    from w
+    left join v on w.request_key = v.request_key and w.revision = v.revision
+    left join request_groups as g on w.request_key = g.request_key
+    left join request_clocks as k on w.request_key = k.request_key
 ),
 
 -- the chain of points a request in sequence passes, unknown ones taking the next one known
 o as (
     select
-        x.*,
+        request_key, revision, has_clock, is_pd, kv_bytes, wire_known, d_found,
+        d_prefill_ns, p_prefill_ns, d_step_ns, d_wait_ns, c_n, c_intended, c_send, c_first,
+        c_first_src, c_kind, c_answer, c_last, c_last_src, c_end, c_waiting, c_aborted, g_n,
+        g_recv, g_end, p_n, p_recv, p_queued, p_scheduled, p_first, p_end, p_queued_src,
+        p_first_src, p_worker, e_n, e_recv, e_queued, e_scheduled, e_prefill_end,
+        e_kv_start, e_kv_end, wire_start, wire_end, wire_src, e_prefilled, e_first, e_last,
+        e_end, e_queued_src, e_prefill_src, e_kv_src, e_last_src, e_worker, step_wait,
+        e_incomplete, in_first, en_first, in_last, network_in_ns, network_out_ns,
+        route_in_ns, route_out_ns, kv_ns, widest_ns, wall_start, wall_end, end_known, e_bad,
+        e_spread,
         coalesce(c_send, wall_start) as x1,
         coalesce(g_recv, p_recv, e_recv, e_queued, e_scheduled, e_prefill_end, e_kv_start, e_first)
             as x2,

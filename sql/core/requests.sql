@@ -40,7 +40,7 @@ with f as (
     group by request_key, revision
 ),
 
-a as (
+l as (
     select
         request_key, revision,
         max(case when role = 'client' then request_id end) as c_request_id,
@@ -69,9 +69,14 @@ a as (
         max(input_tokens) as any_input,
         max(cached_tokens) as cached_tokens,
         max(cache_write_tokens) as cache_write_tokens,
-        sum(case when role in ('engine', 'decode_engine') then output_tokens end) as e_output,
-        max(case when role not in ('engine', 'decode_engine', 'prefill_engine')
-            then output_tokens end) as c_output,
+        case when sum(case when role in ('engine', 'decode_engine') then output_tokens end) is null
+            or max(case when role not in ('engine', 'decode_engine', 'prefill_engine')
+                then output_tokens end)
+            > sum(case when role in ('engine', 'decode_engine') then output_tokens end)
+            then max(case when role not in ('engine', 'decode_engine', 'prefill_engine')
+                then output_tokens end)
+            else sum(case when role in ('engine', 'decode_engine') then output_tokens end)
+        end as output_tokens,
         max(reasoning_tokens) as reasoning_tokens,
         max(case when tokens_source = 'server' then 1 else 0 end) as tokens_server,
         max(case when tokens_source = 'client' then 1 else 0 end) as tokens_client,
@@ -101,14 +106,6 @@ a as (
         max(ingested_unix_ns) as ingested_unix_ns
     from legs
     group by request_key, revision
-),
-
-l as (
-    select
-        a.*,
-        case when e_output is null or c_output > e_output then c_output else e_output end
-            as output_tokens
-    from a
 ),
 
 t as (

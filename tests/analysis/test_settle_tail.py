@@ -25,14 +25,14 @@ from tests.analysis._stores import (
     one_shot,
     split,
 )
-from tracekit.analysis import settle
+from tracekit.analysis import settle, settled
 from tracekit.analysis.session import Session
 from tracekit.analysis.settle import Settler, settle_after_import
 from tracekit.analysis.settled import LOG_LEG_ID, SPAN_LEG_ID, may_be_leg
 from tracekit.lake import maintain
 from tracekit.lake.lock import settle_lock
 from tracekit.lake.stamping import WATERMARK_APP, stamping
-from tracekit.lake.store import Store
+from tracekit.lake.store import Store, StoreReader
 
 
 def _rows() -> tuple[pa.Table, pa.Table]:
@@ -134,6 +134,36 @@ def test_settling_piece_by_piece_ends_as_one_derivation(
     assert revised > 5
     assert watermarks == sorted(watermarks)
     assert differences(_seen(store), truth) == []
+
+
+def test_related_legs_at_hand_are_those_that_the_files_hold(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where all that settled since is in memory no file is read, and nothing else is found."""
+    found: list[int] = []
+    at_hand = settled._relate_done
+
+    def both(con: duckdb.DuckDBPyConnection, since: int) -> None:
+        settled._relate_files(con, StoreReader(store), since, None)
+        con.execute("create or replace temp table from_files as from related")
+        at_hand(con, since)
+        (other,) = con.execute(
+            "select count(*) from ((from related except all from from_files) "
+            "union all (from from_files except all from related))"
+        ).fetchall()
+        assert other == (0,)
+        found.extend(n for (n,) in con.execute("select count(*) from related").fetchall())
+
+    monkeypatch.setattr(settled, "_relate_done", both)
+    rng = random.Random(3)
+    spans, log = _rows()
+    with Session.open(store) as session:
+        for step, (a, b) in enumerate(zip(split(spans, 4, rng), split(log, 4, rng), strict=True)):
+            commit(store, "spans", a, NOW_NS + step * S)
+            commit(store, "request_log", b, NOW_NS + step * S)
+            session.refresh()
+            Settler(store, quiet_ns=0, slack_ns=10**18).run_pass(NOW_NS + step * S + 1)
+    assert len(found) > 4 and max(found) > 5
 
 
 # ---------------------------------------------------------------------------------------------

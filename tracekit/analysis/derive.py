@@ -71,7 +71,8 @@ def derive(
     ``revision`` [unix ns] marks the rows. With ``known``, only requests that hold at least one leg
     which is not yet settled are kept, under their settled key, as a revision of it; keys that
     turn out to be part of another request get a row with ``merged_into``. ``recall``,
-    ``beside`` and ``summed`` are what is known of clocks (see `clocks.align`, whose result is returned).
+    ``beside`` and ``summed`` are what is known of clocks: see `clocks.align`, whose result is
+    returned.
     ``legs_loaded`` says that ``leg_rows`` are those of ``spans`` and ``request_log`` already.
     """
     if not legs_loaded:
