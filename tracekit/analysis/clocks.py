@@ -14,6 +14,7 @@ from typing import Final
 import duckdb
 import pyarrow as pa
 
+from tracekit.analysis._arrow import numpy_column
 from tracekit.analysis._clock_cells import (
     Aligned,
     Cells,
