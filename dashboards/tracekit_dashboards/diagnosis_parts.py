@@ -5,7 +5,7 @@ Owns how a `Diagnosis` looks here; every number and sentence in it is the analys
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Final
 
@@ -21,6 +21,7 @@ from tracekit.analysis.ten_minute import ten_minute_table
 from tracekit.analysis.views import MIN_P95_ROWS, MIN_ROWS, Overview
 from tracekit.report import formats
 from tracekit.report import texts as words
+from tracekit.report.diagnosis_text import fold, lost
 from tracekit.report.side_notes import percentile_notes, phase_notes
 from tracekit_dashboards import charts, shell, sidebar, tables, texts
 from tracekit_dashboards.hub import Attribution, Reader
@@ -77,10 +78,16 @@ def counts(found: Diagnosis) -> None:
         )
         given = found.slo.source == GIVEN
         st.metric(
-            texts.MISSES,
+            texts.MISSES if given else texts.MISSES_NO_SLO,
             formats.count(misses.total),
             help=texts.MISSES_HELP.format(by_metric=by_metric or texts.NO_ENTRY) + _judged(misses),
-            delta=texts.MISSES_SLO if given else texts.MISSES_SLOWEST,
+            delta=(
+                texts.MISSES_SLO.format(share=formats.percent(misses.total / requests.ended))
+                if given and requests.ended
+                else None
+                if given
+                else texts.MISSES_SLOWEST
+            ),
             delta_color="off",
             delta_arrow="off",
         )
@@ -125,18 +132,28 @@ def findings(found: Diagnosis) -> None:
     if not found.findings:
         few = found.requests.completed < MIN_ROWS
         st.info(texts.FINDINGS_FEW.format(n=MIN_ROWS) if few else words.NO_FINDINGS)
-    for finding in found.findings[:_CARDS]:
+    slow = words.slow(found.slo.source == GIVEN)
+    shown, minor = fold(found.findings)
+    for finding in shown[:_CARDS]:
         with st.container(border=True):
-            _card(finding)
-    if rest := found.findings[_CARDS:]:
+            _card(finding, slow)
+    if rest := shown[_CARDS:]:
         with st.expander(texts.FINDINGS_MORE.format(n=formats.count(len(rest)))):
-            for number, finding in enumerate(rest):
-                if number:
-                    st.divider()
-                _card(finding, nested=True)
+            _cards(rest, slow)
+    if minor:
+        with st.expander(texts.FINDINGS_MINOR.format(n=formats.count(len(minor)))):
+            st.caption(plain(texts.FINDINGS_MINOR_NOTE.format(lost=lost(minor))))
+            _cards(minor, slow)
 
 
-def _card(finding: Finding, *, nested: bool = False) -> None:
+def _cards(findings: Sequence[Finding], slow: str) -> None:
+    for number, finding in enumerate(findings):
+        if number:
+            st.divider()
+        _card(finding, slow, nested=True)
+
+
+def _card(finding: Finding, slow: str, *, nested: bool = False) -> None:
     phase = words.phase_label(finding.phase)
     st.markdown(f"**{plain(finding.sentence)}**")
     with st.container(horizontal=True, gap="small"):
@@ -150,7 +167,9 @@ def _card(finding: Finding, *, nested: bool = False) -> None:
         )
         st.badge(texts.FINDING_N.format(n=formats.count(finding.n)), color="gray")
     share = texts.FINDING_SHARE.format(
-        share=formats.percent(finding.share_of_misses), metric=words.slo_label(finding.metric)
+        share=formats.percent(finding.share_of_misses),
+        slow=slow,
+        metric=words.slo_label(finding.metric),
     )
     facts = [share]
     if finding.placebo_share:
@@ -189,7 +208,9 @@ def _culprits(finding: Finding) -> None:
             shell.page_of(texts.REQUESTS),
             label=f"{plain(culprit.request_id)}\\: "
             + texts.CULPRIT.format(
-                tokens=formats.count(culprit.input_tokens),
+                size=f"{formats.plural(culprit.input_tokens, 'prompt token')}, "
+                if culprit.input_tokens
+                else "",
                 victims=formats.plural(culprit.victims, "request"),
                 stall=formats.ms(culprit.stall_ms),
             ),
@@ -305,11 +326,15 @@ def over_time(reader: Reader, overview: Overview) -> None:
         st.caption(texts.OVER_TIME_NOTE.format(width=width) + few)
         tables.csv_button(frame, "phases-over-time")
     if overview.timed < overview.counted:
-        st.info(texts.NO_CLOCK.format(n=formats.count(overview.counted - overview.timed)))
+        st.info(
+            texts.NO_CLOCK.format(
+                requests=formats.plural(overview.counted - overview.timed, "request")
+            )
+        )
 
 
 def latency(reader: Reader, overview: Overview) -> None:
-    """One metric by start, against its objective."""
+    """One metric by start, against the SLO."""
     if not overview.timed:
         return
     st.subheader(texts.LATENCY, anchor=False)

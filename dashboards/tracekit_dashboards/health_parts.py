@@ -56,7 +56,8 @@ def counts(found: Health) -> None:
             formats.percent(joins["joined"] / joins["requests"] if joins["requests"] else None),
             texts.JOINED_HELP,
             texts.JOINED_NOTE.format(
-                joined=formats.count(joins["joined"]), requests=formats.count(joins["requests"])
+                joined=formats.count(joins["joined"]),
+                requests=formats.plural(joins["requests"], "request"),
             ),
         )
         _metric(

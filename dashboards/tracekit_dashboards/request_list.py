@@ -16,7 +16,7 @@ from tracekit.analysis.session import Session
 from tracekit.analysis.views import RequestFilter
 from tracekit.errors import UsageError
 from tracekit.names import CAUSES, PHASES, SLO_METRICS, STATUSES
-from tracekit.report.formats import count
+from tracekit.report.formats import count, plural
 from tracekit.report.texts import cause_label, phase_label, slo_label
 from tracekit_dashboards import tables, texts
 from tracekit_dashboards.hub import Attribution, Reader
@@ -56,9 +56,13 @@ def show(reader: Reader) -> None:
         st.info(texts.LIST_EMPTY)
         return
     if total > frame.height:
-        st.caption(texts.LIST_CUT.format(shown=count(frame.height), n=count(total)))
+        st.caption(
+            texts.LIST_CUT.format(shown=count(frame.height), requests=plural(total, "request"))
+        )
     else:
-        st.caption(f"{texts.LIST_COUNT.format(n=count(total))}. {texts.LIST_HINT}")
+        st.caption(
+            f"{texts.LIST_COUNT.format(requests=plural(total, 'request'))}. {texts.LIST_HINT}"
+        )
     _table(frame)
 
 

@@ -13,7 +13,7 @@ import streamlit as st
 from tracekit.analysis import views
 from tracekit.analysis.views import Overview
 from tracekit.lake.store import default_store_path
-from tracekit.report.formats import count
+from tracekit.report.formats import count, plural
 from tracekit_dashboards import texts
 from tracekit_dashboards.hub import Reader
 
@@ -25,7 +25,7 @@ def overview_or_stop(reader: Reader) -> Overview:
         _empty_store(reader)
     elif found.requests == 0:
         st.header(texts.NOTHING_TITLE, anchor=False)
-        st.info(texts.NOTHING_TEXT.format(n=count(found.in_store)))
+        st.info(texts.NOTHING_TEXT.format(requests=plural(found.in_store, "request")))
     else:
         return found
     st.stop()

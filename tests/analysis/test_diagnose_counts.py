@@ -18,8 +18,8 @@ from tracekit.analysis.slo import Slo, parse_slo
 KEYS = {
     "": "schema window slo requests percentiles chunks goodput coverage phases prefix_cache misses "
     "findings fleet fleet_totals unexplained_share missing_evidence sentence",
-    "findings": "phase cause metric share_of_misses placebo_share excess_ms expected_ms confidence "
-    "confidence_label n workers culprits evidence action sentence",
+    "findings": "phase cause metric share_of_misses placebo_share excess_ms expected_ms "
+    "lost_s minor confidence confidence_label n workers culprits evidence action sentence",
     "fleet": "metric phase vanish_share alone_share placebo_share net_share n sampled top_stratum",
     "fleet_totals": "metric n sampled vanish_share placebo_share net_share shape_share "
     "unexplained_share reference reference_n",
@@ -88,7 +88,6 @@ def test_only_completed_requests_are_in_percentiles() -> None:
     assert e2e.p95 == pytest.approx(np.percentile(expected, 95))
     ttft = traffic.ttft_ms[29:]
     assert diagnosis.percentiles["ttft_ms"].p99 == pytest.approx(np.percentile(ttft, 99))
-    assert diagnosis.percentiles["itl_ms"].kind == "mean of each request"
     assert diagnosis.percentiles["ttft_ms"].kind == "server"
 
 
@@ -147,7 +146,7 @@ def test_an_answer_of_one_token_has_no_tpot_to_miss() -> None:
     assert diagnosis.goodput is not None and diagnosis.goodput.share == 1
     assert diagnosis.misses.total == 0
     assert diagnosis.percentiles["tpot_ms"].n == 0
-    assert diagnosis.sentence.startswith("No request missed its limits")
+    assert diagnosis.sentence.startswith("No request missed the SLO")
 
 
 def _killed(traffic: Traffic, rows: Any, status: str, elapsed_ms: float) -> None:

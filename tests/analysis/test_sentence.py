@@ -96,7 +96,7 @@ def test_attributed() -> None:
         source="given",
     )
     assert sentence == (
-        "34 % of TTFT misses lost their time in the queue "
+        "34 % of the requests that miss the TTFT SLO lost their time in the queue "
         "(+1.5 s, over the 12 ms expected for this shape) "
         "because they came in bursts; confidence in the phase high (0.93), n = 41"
     )
@@ -158,6 +158,8 @@ def _finding(share: float) -> Finding:
         placebo_share=None,
         excess_ms=1_500.0,
         expected_ms=1.0,
+        lost_s=61.5,
+        minor=False,
         confidence=0.95,
         confidence_label="high",
         n=41,
@@ -199,8 +201,8 @@ def _sentence(
 
 def test_headline_carries_the_action_and_the_rest() -> None:
     assert _sentence((_finding(0.6),)) == (
-        "In the last hour, S; for 10 % of all limits missed no single phase can be named. "
-        "Next: do this."
+        "In the last hour, S; for 10 % of the requests that miss the SLO no single phase can be "
+        "named. Next: do this."
     )
 
 
@@ -218,7 +220,7 @@ def test_a_thin_finding_is_no_headline_where_most_is_unexplained() -> None:
 
 def test_nothing_missed() -> None:
     assert _sentence(misses=0, unexplained=None) == (
-        "No request missed its limits in the last hour (1,000 completed, TTFT at most 800 ms)."
+        "No request missed the SLO in the last hour (1,000 completed, TTFT at most 800 ms)."
     )
 
 

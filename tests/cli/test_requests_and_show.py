@@ -196,7 +196,7 @@ def test_show_for_people_reads_without_colour(run: Run) -> None:
 def test_show_says_why_there_is_no_verdict(run: Run) -> None:
     fast = json.loads(run("show", "req-001", "--json", "--slo", "ttft=2s").output)
     assert fast["verdict"] is None
-    assert fast["verdict_reason"] == "none: it meets the objectives"
+    assert fast["verdict_reason"] == "none: it meets the SLO"
     few = json.loads(run("show", "req-001", "--json", "--no-verdict").output)
     assert few["verdict"] is None and few["verdict_reason"] == "not asked for"
 

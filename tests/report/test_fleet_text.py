@@ -64,11 +64,11 @@ def test_a_finding_says_what_of_it_may_be_ordinary(found: Diagnosis) -> None:
     finding = replace(found.findings[0], metric="ttft")
     unsure = replace(finding, placebo_share=0.2)
     shown = _with(found, reference="window", placebo=0.08)
-    assert "up to 20 % of the misses" in str(fleet_text.ordinary(shown, unsure))
+    assert "up to 20 % of the requests that miss the SLO" in str(fleet_text.ordinary(shown, unsure))
     rendered = diagnosis_md.render(replace(shown, findings=(unsure,)))
-    assert "up to 20 % of the misses; a --baseline window tells" in rendered
+    assert "up to 20 % of the requests that miss the SLO; a --baseline window tells" in rendered
     told = _with(found, reference="baseline", placebo=0.08)
-    assert "20 % of the misses are what the baseline shows too" in str(
+    assert "20 % of the requests that miss the SLO are what the baseline shows too" in str(
         fleet_text.ordinary(told, unsure)
     )
     assert fleet_text.ordinary(shown, replace(finding, placebo_share=0.0)) is None

@@ -39,7 +39,7 @@ def test_the_share_that_completed_stands_beside_the_percentiles() -> None:
     assert found.requests.ended == 75 and found.requests.completed == 60
     assert found.requests.completed_share == pytest.approx(0.8)
     assert found.to_json()["requests"]["completed_share"] == pytest.approx(0.8)
-    (note,) = side_notes.percentile_notes(found)
+    note, *_ = side_notes.percentile_notes(found)
     assert note == (
         "80 % of the requests completed (60 of 75 that ended): percentiles leave the others out"
     )
@@ -50,7 +50,7 @@ def test_the_share_that_completed_stands_beside_the_percentiles() -> None:
 def test_nothing_is_said_where_all_completed() -> None:
     found = diagnose_connection(factory.clean(60).connect(), parse_slo("ttft=800ms"))
     assert found.requests.completed_share == 1.0
-    assert not list(side_notes.percentile_notes(found))
+    assert not any("completed" in note for note in side_notes.percentile_notes(found))
     assert "completed (" not in _text(found)
 
 
@@ -66,12 +66,39 @@ def test_the_chunk_gap_is_told_from_the_gap_between_tokens() -> None:
     pace = ChunkPace(chunk_gap_ms=8.7, token_gap_ms=3.5328, tokens_per_chunk=2.4583, n=80)
     plain = diagnose_connection(factory.clean(60).connect(), parse_slo("ttft=800ms"))
     found = replace(plain, chunks=pace)
-    (note,) = side_notes.percentile_notes(found)
+    note, *_ = side_notes.percentile_notes(found)
     assert note == (
         "TPOT and ITL are per token, 3.53 ms at the median; a chunk brings 2.5 tokens (as many are "
         "accepted per decode step), so the chunk gap is 8.70 ms (n = 80)"
     )
     assert note in _text(found) and f"- {note}" in diagnosis_md.render(found)
+
+
+def test_without_chunk_times_itl_is_unknown_and_no_second_tpot() -> None:
+    traffic = factory.clean(400)
+    unknown = diagnose_connection(traffic.connect(), parse_slo("ttft=800ms"))
+    assert (unknown.percentiles["itl_ms"].p50, unknown.percentiles["itl_ms"].n) == (None, 0)
+    assert unknown.percentiles["itl_ms"].kind == "unknown: no chunk times"
+    (note,) = side_notes.percentile_notes(unknown)
+    assert note.startswith("ITL, the gap between single tokens, is unknown")
+    assert note in _text(unknown) and f"- {note}" in diagnosis_md.render(unknown)
+    assert not any(line.startswith("ITL  ") for line in _text(unknown).splitlines())
+
+    # 40 of them tell: theirs is known, p95 and p99 want more of them
+    traffic.columns["max_gap_ms"] = [80.0] * 40 + [None] * 360
+    some = diagnose_connection(traffic.connect(), parse_slo("ttft=800ms"))
+    itl = some.percentiles["itl_ms"]
+    tpot = (traffic.e2e_ms - traffic.ttft_ms)[:40]
+    tokens = np.asarray(traffic.columns["output_tokens"][:40], dtype=float)
+    assert itl.n == 40 and itl.p95 is None
+    assert itl.p50 == pytest.approx(np.median(tpot / (tokens - 1)))
+    assert itl.p50 != some.percentiles["tpot_ms"].p50
+    assert not list(side_notes.percentile_notes(some))
+
+    traffic.columns["max_gap_ms"] = [80.0] * 400
+    whole = diagnose_connection(traffic.connect(), parse_slo("ttft=800ms"))
+    itl, of_requests = whole.percentiles["itl_ms"], whole.percentiles["tpot_ms"]
+    assert (itl.p50, itl.n, itl.kind) == (of_requests.p50, 400, "mean of each request")
 
 
 def test_what_the_cache_saved_is_told_in_seconds_and_as_a_share() -> None:

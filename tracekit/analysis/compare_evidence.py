@@ -16,6 +16,7 @@ from tracekit.analysis.compare_side import SideData
 from tracekit.analysis.comparison import Metric, SideInfo
 from tracekit.analysis.diagnosis import MissingEvidence
 from tracekit.analysis.sentence import METRIC_WORDS, PHASE_WORDS, format_share
+from tracekit.words import plural, verb
 
 _ENGINE: Final = (
     "record the engine's spans on both sides (vLLM --otlp-traces-endpoint), or log queue_ms and "
@@ -123,14 +124,18 @@ def missing(
             few = True
             note(
                 side.info.name, "requests",
-                f"{n} completed requests, {rules.min_rows} are needed on each side",
+                f"{plural(n, 'completed request')}, {rules.min_rows} are needed on each side",
             )  # fmt: skip
     if few:
         return tuple(out.values())
     for metric in metrics:
         for side_name, n in (("A", metric.a_n), ("B", metric.b_n)):
             if metric.not_compared and n < rules.min_rows:
-                note(side_name, metric.metric, f"{n} completed requests have it")
+                note(
+                    side_name,
+                    metric.metric,
+                    f"{plural(n, 'completed request')} {verb(n, 'has', 'have')} it",
+                )
     for made in drawn:
         for side_name, phase, share in made.unknown_phases:
             known = f"known for {format_share(share)} of the requests" if share else "not known"
@@ -175,10 +180,10 @@ def notes(
     out: list[str] = []
     for side in (a, b):
         info = side.info
-        if info.left_out_without_clock:
+        if left := info.left_out_without_clock:
             out.append(
-                f"{info.name}: {info.left_out_without_clock:,} requests without a start time lie "
-                "in no window and are left out"
+                f"{info.name}: {plural(left, 'request')} without a start time "
+                f"{verb(left, 'lies', 'lie')} in no window and {verb(left, 'is', 'are')} left out"
             )
         if info.drawn is not None:
             out.append(

@@ -10,6 +10,7 @@ from tracekit.analysis.comparison import SideInfo
 from tracekit.analysis.session import Session
 from tracekit.analysis.window import format_time
 from tracekit.errors import UsageError
+from tracekit.words import plural, verb
 
 #: Values of a label that are named at most.
 _NAMED: Final = 5
@@ -21,7 +22,7 @@ def elsewhere(session: Session, name: str, labels: Sequence[tuple[str, str]]) ->
         "select count(*), min(start_unix_ns), max(start_unix_ns) from requests"
     ).fetchall()
     when = "" if first is None else f", from {format_time(first)} to {format_time(last)}"
-    notes = [f"{name} is empty; its store holds {n:,} requests{when}"]
+    notes = [f"{name} is empty; its store holds {plural(n, 'request')}{when}"]
     for column, value in labels:
         rows = session.con.execute(
             f"select v from ({known_values(column)}) group by v order by count(*) desc, v"
@@ -45,7 +46,8 @@ def shared(session: Session, sides: Sequence[SideData]) -> list[str]:
         )
     if not shared:
         return []
-    return [f"{shared:,} requests are on both sides: the change is diluted by them"]
+    on = f"{plural(shared, 'request')} {verb(shared, 'is', 'are')} on both sides"
+    return [f"{on}: the change is diluted"]
 
 
 def _usable(info: SideInfo) -> int:

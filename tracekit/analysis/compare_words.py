@@ -27,6 +27,7 @@ from tracekit.analysis.comparison import (
     Stratum,
 )
 from tracekit.analysis.sentence import METRIC_WORDS, PHASE_WORDS, format_ms, format_share
+from tracekit.words import plural
 
 #: Which statistic speaks for a metric, if it changed.
 _SPEAKERS: Final = ("p95", "mean", "p50", "p99")
@@ -64,7 +65,10 @@ def conclude(result: Comparison, rules: CompareRules) -> tuple[str, str]:
         if side.requests.completed < rules.min_rows
     ]
     if few:
-        lines = [f"{n} ({t}) has {c.completed} completed of {c.total} requests" for n, t, c in few]
+        lines = [
+            f"{n} ({t}) has {c.completed} completed of {plural(c.total, 'request')}"
+            for n, t, c in few
+        ]
         return NOT_ENOUGH, (
             f"Not enough evidence: {' and '.join(lines)}; {rules.min_rows} are needed on each "
             "side: widen the window or collect for longer."

@@ -317,7 +317,7 @@ def _verdict(
         if not slow.is_empty():
             return None, "none: slow, but not in the sample that is judged of very many"
         if slo.metrics:
-            return None, "none: it meets the objectives"
+            return None, "none: it meets the SLO"
         limits = session.frame(
             "select ttft_ms, tpot_ms, e2e_ms from slow_thresholds"
             " where model = coalesce($model, '') and route = coalesce($route, '')",

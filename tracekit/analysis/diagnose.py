@@ -41,10 +41,15 @@ from tracekit.analysis.speculation import chunk_pace
 from tracekit.analysis.window import ALL, Window, format_time
 from tracekit.lake.duck import stand_back
 from tracekit.names import SLO_METRICS
+from tracekit.words import plural
 
 if TYPE_CHECKING:
     from tracekit.analysis.session import Session
 
+#: A finding of so few requests, or of less than this share [1] of the time that all findings of its
+#: metric lost, is minor.
+_MINOR_N: Final = 2
+_MINOR_SHARE: Final = 0.02
 #: Culprits and workers named in one finding.
 _NAMED: Final = 5
 
@@ -53,6 +58,13 @@ _SHAPE_WEIGHT: Final = 0.8
 #: Without a limit every metric has its slowest 5 %, and ordinary large requests are among them: a
 #: fault of much smaller share is still the headline.
 _SHAPE_WEIGHT_NO_LIMIT: Final = 0.25
+
+#: Long prompts that are prefilled apart from their decode already.
+_LONG_AND_APART: Final = """
+    select distinct j.phase, j.metric
+    from judgements as j join request_facts as f on j.request_key = f.request_key
+    where j.cause = 'long_prompt' and f.topology = 'disaggregated'
+"""
 
 Row = dict[str, Any]
 
@@ -128,7 +140,7 @@ def diagnose_connection(
         ),
         slo=slo_info,
         requests=counts,
-        percentiles=_percentiles(con),
+        percentiles=_percentiles(con, attribution.rules),
         chunks=chunk_pace(con, min_rows=attribution.rules.min_rows),
         goodput=_goodput(con) if slo.source == GIVEN else None,
         coverage=_coverage(outcomes),
@@ -167,7 +179,9 @@ def _elsewhere(con: duckdb.DuckDBPyConnection) -> str | None:
     if first is not None:
         when = f", from {format_time(first)} to {format_time(last)}"
     named = ", ".join(m for m in models[:5] if m)
-    return f"the store holds {n:,} requests{when}" + (f" (models: {named})" if named else "")
+    return f"the store holds {plural(n, 'request')}{when}" + (
+        f" (models: {named})" if named else ""
+    )
 
 
 def _rows(con: duckdb.DuckDBPyConnection, query: str) -> list[Row]:
@@ -211,7 +225,8 @@ def _coverage(outcomes: Sequence[Row]) -> float | None:
     return 1 - sum(r["unexplained_ms"] or 0.0 for r in used) / wall if wall > 0 else None
 
 
-def _percentiles(con: duckdb.DuckDBPyConnection) -> dict[str, Percentiles]:
+def _percentiles(con: duckdb.DuckDBPyConnection, rules: Rules) -> dict[str, Percentiles]:
+    min_rows = {"p50": rules.min_rows, "p95": rules.min_p95_rows, "p99": rules.min_p99_rows}
     rows = {r["metric"]: r for r in _rows(con, "select * from metric_percentiles")}
     kinds = _rows(
         con,
@@ -224,12 +239,36 @@ def _percentiles(con: duckdb.DuckDBPyConnection) -> dict[str, Percentiles]:
             ("ttft_ms", rows["ttft_ms"], ", ".join(k["kind"] for k in kinds) or None),
             ("ttfa_ms", rows["ttfa_ms"], None),
             ("tpot_ms", rows["tpot_ms"], None),
-            # single gaps are kept only where they stand out: what is known is each request's mean
-            ("itl_ms", rows["tpot_ms"], "mean of each request"),
+            ("itl_ms", *_itl(con, rows["tpot_ms"], min_rows)),
             ("e2e_ms", rows["e2e_ms"], None),
         )
     }
     return made
+
+
+def _itl(con: duckdb.DuckDBPyConnection, tpot: Row, min_rows: Mapping[str, int]) -> tuple[Row, str]:
+    """Percentiles of ITL, and how it was come by.
+
+    Single gaps are kept only where they stand out: what is known is each request's mean, and of
+    requests that have the times of their chunks alone (elsewhere that figure is TPOT and no more).
+    """
+    ((n,),) = con.execute(
+        "select count(tpot_ms) from request_facts where completed = 1 and max_gap_ms is not null"
+    ).fetchall()
+    if n == 0:
+        return {"p50": None, "p95": None, "p99": None, "n": 0}, "unknown: no chunk times"
+    kind = "mean of each request"
+    if n == tpot["n"]:
+        return tpot, kind
+    (row,) = _rows(
+        con,
+        "select percentile_cont(0.5) within group (order by tpot_ms) as p50, "
+        "percentile_cont(0.95) within group (order by tpot_ms) as p95, "
+        "percentile_cont(0.99) within group (order by tpot_ms) as p99 "
+        "from request_facts where completed = 1 and max_gap_ms is not null",
+    )
+    known = {p: value if n >= min_rows[p] else None for p, value in row.items()}
+    return {**known, "n": n}, f"{kind} with chunk times"
 
 
 def _goodput(con: duckdb.DuckDBPyConnection) -> Goodput:
@@ -282,6 +321,7 @@ def _findings(
     culprits = _culprits(con)
     workers = _workers(con)
     support = ev.support(con, attribution)
+    apart = {(r["phase"], r["metric"]) for r in _rows(con, _LONG_AND_APART)}
 
     given = attribution.slo.source == GIVEN
     shape_weight = _SHAPE_WEIGHT if given else _SHAPE_WEIGHT_NO_LIMIT
@@ -292,6 +332,22 @@ def _findings(
         return (-score, -row["total_excess_ms"], row["metric"], row["phase"], row["cause"])
 
     rows.sort(key=rank)
+    lost: dict[str, float] = {}
+    for row in rows:
+        if row["class"] != "request_shape":
+            lost[row["metric"]] = lost.get(row["metric"], 0.0) + row["total_excess_ms"]
+    for row in rows:
+        few = row["n"] <= _MINOR_N
+        if row["class"] == "request_shape":
+            # it lost nothing: what counts is how many of the requests it explains
+            row["minor"] = few or row["share_of_misses"] < _MINOR_SHARE
+        else:
+            row["minor"] = few or row["total_excess_ms"] < _MINOR_SHARE * lost[row["metric"]]
+    rows[0]["minor"] = False
+    rows[1:] = sorted(
+        rows[1:],
+        key=lambda r: (r["minor"], r["class"] == "request_shape", -r["total_excess_ms"], rank(r)),
+    )
     return tuple(
         _finding(
             row,
@@ -302,6 +358,7 @@ def _findings(
             else (),
             workers.get(tuple(row[k] for k in ("class", "phase", "cause", "metric")), ()),
             support,
+            disaggregated=(row["phase"], row["metric"]) in apart,
         )
         for row in rows
     )
@@ -314,6 +371,8 @@ def _finding(
     culprits: Sequence[Culprit],
     workers: Sequence[tuple[str, int]],
     support: ev.Support,
+    *,
+    disaggregated: bool,
 ) -> Finding:
     rules = attribution.rules
     confidence = float(row["confidence"])
@@ -333,6 +392,7 @@ def _finding(
         culprits=culprits,
         waits_last=support.waits_last(rules),
         gaps_known=support.gaps_known,
+        disaggregated=disaggregated,
     )
     share = float(row["share_of_misses"])
     return Finding(
@@ -343,6 +403,8 @@ def _finding(
         placebo_share=None,
         excess_ms=row["excess_ms"],
         expected_ms=row["expected_ms"],
+        lost_s=row["total_excess_ms"] / 1_000.0,
+        minor=row["minor"],
         confidence=confidence,
         confidence_label=label,
         n=int(row["n"]),

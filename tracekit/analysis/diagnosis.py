@@ -67,7 +67,8 @@ class RequestCounts:
 class Percentiles:
     """Milliseconds over the ``n`` completed requests that have the metric; None if too few.
 
-    ``kind`` says what was measured: the kinds of TTFT seen, or how ITL was come by.
+    ``kind`` says what was measured: the kinds of TTFT seen, or how ITL was come by (``n`` is 0
+    where no request has the times of its chunks: then it is not known).
     """
 
     p50: float | None
@@ -161,7 +162,9 @@ class Culprit:
 class Finding:
     """One answer: this phase, for this cause, in this share of the misses of this metric.
 
-    ``excess_ms`` and ``expected_ms`` are medians over its ``n`` requests. ``placebo_share`` is what
+    ``excess_ms`` and ``expected_ms`` are medians over its ``n`` requests; ``lost_s`` [s] is the
+    excess of all of them together. ``minor``: of one or two requests, or under 2 % of the time lost
+    for this metric; never the headline. ``placebo_share`` is what
     ordinary variation of the phase gives (`FleetShare`), at most ``share_of_misses``; None = not
     measured, or nothing to measure. A request's own size is a finding
     too: cause ``long_prompt``, ``kv_transfer_size`` or ``fixed_overhead``.
@@ -174,6 +177,8 @@ class Finding:
     placebo_share: float | None
     excess_ms: float
     expected_ms: float
+    lost_s: float
+    minor: bool
     confidence: float
     confidence_label: str
     n: int
@@ -251,9 +256,10 @@ class MissingEvidence:
 class Diagnosis:
     """The answer. ``sentence`` is the one line; everything else is what it rests on.
 
-    ``findings`` are ordered, the headline first. ``unexplained_share`` [1] is the part of the
-    violations that no finding accounts for; None where there are none. ``fleet`` says what would
-    vanish, by metric and within it the largest share first.
+    ``findings`` are ordered: the headline, the others by the time they lost (what the requests'
+    size explains after the faults), the ``minor`` ones. ``unexplained_share`` [1] is the part of
+    the violations that no finding accounts for; None where there are none. ``fleet`` says what
+    would vanish, by metric and within it the largest share first.
     """
 
     window: WindowInfo

@@ -20,10 +20,11 @@ from tracekit.analysis.sentence import (
     FindingWords,
     format_ms,
     format_share,
-    format_tokens,
+    tokens,
 )
 from tracekit.analysis.slo import GIVEN
 from tracekit.analysis.strata import Key, Mostly, finding_strata
+from tracekit.words import plural, verb
 
 Row = Mapping[str, Any]
 
@@ -139,16 +140,23 @@ def lines(
 ) -> Iterator[str]:
     """The evidence of one row of ``findings``."""
     metric = METRIC_WORDS[words.metric]
-    limit = "the limit" if support.source == GIVEN else "the 95th percentile of its model and route"
+    limit = (
+        "that miss the SLO"
+        if support.source == GIVEN
+        else "over the 95th percentile of the requests of the same model and route in the window"
+    )
+    of = plural(metric_misses, "request")
     yield (
-        f"{row['n']:,} of {metric_misses:,} requests over {limit}: median {metric} "
+        f"{row['n']:,} of {of} {limit}: median {metric} "
         f"{format_ms(row['value_ms'])} against {format_ms(row['threshold_ms'])}"
     )
     for m in support.strata.get((row["class"], row["phase"], row["cause"], row["metric"]), ()):
-        yield (
-            f"{'all' if m.share == 1 else format_share(m.share)} of them are of {m.kind} {m.name}, "
-            f"which has {format_share(m.usual)} of all requests"
-        )
+        whose = "all of them are"
+        if m.share != 1:
+            whose = f"{format_share(m.share)} of them are"
+        elif row["n"] == 1:
+            whose = "it is"
+        yield f"{whose} of {m.kind} {m.name}, which has {format_share(m.usual)} of all requests"
     phase = PHASE_WORDS[words.phase]
     yield (
         f"{phase} took {format_ms(words.expected_ms + words.excess_ms)} at the median, "
@@ -156,7 +164,8 @@ def lines(
     )
     yield from _cause_lines(row, words, support)
     if row["censored"]:
-        yield f"{row['censored']:,} of them were killed: their times are lower bounds"
+        were = verb(row["censored"], "was", "were")
+        yield f"{row['censored']:,} of them {were} killed: their times are lower bounds"
     looked_into, n = row["searched"], row["n"]
     if looked_into < n:
         yield (
@@ -173,13 +182,13 @@ def lines(
 def _cause_lines(row: Row, words: FindingWords, support: Support) -> Iterator[str]:
     if words.is_shape:
         if words.uncached_tokens is not None and words.phase in ("prefill", "queue_or_prefill"):
-            size = format_tokens(words.uncached_tokens)
-            yield f"these requests have {size} uncached prompt tokens (median)"
+            size = tokens(words.uncached_tokens, "uncached prompt")
+            yield f"these requests have {size} (median)"
             if support.cached_share is not None:
                 cached = format_share(support.cached_share)
                 yield f"over all requests {cached} of a prompt came from the cache"
         elif words.output_tokens is not None and words.phase == "decode":
-            yield f"these requests have {format_tokens(words.output_tokens)} output tokens (median)"
+            yield f"these requests have {tokens(words.output_tokens, 'output')} (median)"
         return
     total = row["total_excess_ms"]
     facts = support.facts.get((words.phase, words.cause))
@@ -195,7 +204,7 @@ def _cause_lines(row: Row, words: FindingWords, support: Support) -> Iterator[st
         sampled = row["searched"] < row["n"]
         whom = f"the {row['searched']:,} looked into" if sampled else "them"
         for c in list(words.culprits)[:3]:
-            size = f" ({format_tokens(c.input_tokens)} prompt tokens)" if c.input_tokens else ""
+            size = f" ({tokens(c.input_tokens, 'prompt')})" if c.input_tokens else ""
             yield (
                 f"{c.request_id}{size} stalled {c.victims:,} of {whom} for "
                 f"{format_ms(c.stall_ms)} in all, a lower bound"
@@ -205,7 +214,7 @@ def _cause_lines(row: Row, words: FindingWords, support: Support) -> Iterator[st
         if slow is not None:
             yield (
                 f"{words.worker} takes {1 + slow['excess_share']:.2f} times the expected "
-                f"{words.phase} at the median, its {slow['peers']} peers "
+                f"{words.phase} at the median, its {plural(slow['peers'], 'peer')} "
                 f"{1 + slow['peer_excess_share']:.2f} times (n = {slow['n']:,})"
             )
     elif words.cause == "kv_transfer_wait":
@@ -229,7 +238,7 @@ def _cause_lines(row: Row, words: FindingWords, support: Support) -> Iterator[st
         of = "" if len(support.pressure) == 1 else f" of {p['model']}, the busiest model,"
         yield (
             f"most arrivals{of} wait in {format_share(p['waiting_share'])} of {p['bins']:,} "
-            f"slices of time, {p['usual_arrivals']:.0f} arrivals in a usual one{at}"
+            f"slices of time, {plural(round(p['usual_arrivals']), 'arrival')} in a usual one{at}"
         )
     elif words.cause == "client_concurrency":
         yield (
@@ -247,9 +256,11 @@ def _slow_everywhere(f: Row) -> bool:
 def _tested(cause: str, f: Row) -> Iterator[str]:
     """What the test for one cause saw, at the median over its requests."""
     if cause in ("arrival_burst", "capacity") and f["recent"] is not None:
+        usual = round(f["usual"])
         yield (
-            f"{f['recent']:.0f} requests came in within {format_ms(f['stretch_ns'] / 1e6)} before "
-            f"that; {f['usual']:.0f} are usual"
+            f"{plural(round(f['recent']), 'request')} came in within "
+            f"{format_ms(f['stretch_ns'] / 1e6)} before that; "
+            f"{usual:,} {verb(usual, 'is', 'are')} usual"
         )
     elif cause == "unknown" and _slow_everywhere(f):
         yield (
@@ -258,20 +269,21 @@ def _tested(cause: str, f: Row) -> Iterator[str]:
         )
     elif cause == "router_imbalance" and f["arrivals"] is not None:
         yield (
-            f"the worker got {f['arrivals']:.0f} requests where a peer got "
+            f"the worker got {plural(round(f['arrivals']), 'request')} where a peer got "
             f"{f['peer_arrivals']:.0f}; {f['busy']:.1f} were in service on it, "
             f"{f['peer_busy']:.1f} on the least loaded peer"
         )
     elif cause == "kv_capacity" and f["full_share"] is not None:
         known = f["worker_preemptions"] is not None
-        preempted = f"; up to {f['worker_preemptions']:.0f} preemptions" if known else ""
+        many = round(f["worker_preemptions"]) if known else 0
+        preempted = f"; up to {plural(many, 'preemption')}" if known else ""
         yield (
             f"the KV cache was {format_share(f['kv_usage'] or 0.0)} full on average and at its "
             f"limit in {format_share(f['full_share'])} of the samples{preempted}"
         )
     elif cause == "cache_miss" and f["missed_tokens"] is not None:
         yield (
-            f"{format_tokens(f['missed_tokens'])} prompt tokens of each were due from the cache "
+            f"{tokens(f['missed_tokens'], 'prompt')} of each were due from the cache "
             "(computed there before, or what requests of its route usually get), and were computed"
         )
     elif cause == "gpu_throttled" and f["clock_share"] is not None:

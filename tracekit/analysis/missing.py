@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tracekit.analysis.diagnosis import MissingEvidence
 from tracekit.analysis.rules import Rules
+from tracekit.words import plural
 
 if TYPE_CHECKING:
     from tracekit.analysis.fit import Cell
@@ -60,7 +61,8 @@ def missing_evidence(
     if completed < rules.min_rows:
         note(
             "requests",
-            f"{completed} completed requests; percentiles and verdicts need {rules.min_rows}",
+            f"{plural(completed, 'completed request')}; percentiles and verdicts need "
+            f"{rules.min_rows}",
             "collect for longer, or widen --since; `tracekit table` works from 8 rows on",
         )
     if not n:
@@ -149,8 +151,8 @@ def missing_evidence(
     if lacks("with_gaps"):
         note(
             "chunk times",
-            f"{share('with_gaps')} have no times of single chunks: ITL is the mean of each "
-            "request, and stalls are invisible",
+            f"{share('with_gaps')} have no times of single chunks: their ITL is unknown, and "
+            "stalls are invisible",
             "record when each chunk arrives (log columns chunk_offsets_ms[] and chunk_tokens[])",
         )
     if lacks("with_model"):

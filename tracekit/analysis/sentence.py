@@ -14,6 +14,7 @@ from typing import Final
 from tracekit.analysis.diagnosis import Culprit, Finding, MissingEvidence, RequestCounts, SloInfo
 from tracekit.analysis.missing import KIND
 from tracekit.analysis.slo import GIVEN
+from tracekit.words import plural, verb
 
 #: Phases as they read in a sentence.
 PHASE_WORDS: Final[dict[str, str]] = {
@@ -65,9 +66,18 @@ def format_tokens(value: float) -> str:
     return f"{value:,.0f}" if value < 10_000 else f"{value / 1_000:.0f}k"
 
 
+def tokens(value: float, kind: str = "") -> str:
+    """``31k prompt tokens``, ``1 token``."""
+    noun = "token" if format_tokens(value) == "1" else "tokens"
+    return " ".join(filter(None, (format_tokens(value), kind, noun)))
+
+
 @dataclass(frozen=True)
 class FindingWords:
-    """What a finding's words need beside its numbers. Tokens are medians, None if unknown."""
+    """What a finding's words need beside its numbers. Tokens are medians, None if unknown.
+
+    ``disaggregated``: whether prefill and decode of some of its requests are apart already.
+    """
 
     phase: str
     cause: str
@@ -81,6 +91,7 @@ class FindingWords:
     culprits: Sequence[Culprit]
     waits_last: bool = False
     gaps_known: bool = False
+    disaggregated: bool = False
 
 
 def action_for(words: FindingWords) -> str:
@@ -90,7 +101,7 @@ def action_for(words: FindingWords) -> str:
         top = max((c.stall_ms for c in words.culprits), default=0.0)
         heavy = [c for c in words.culprits if c.stall_ms >= _HEAVY_SHARE * top]
         size = min((c.input_tokens for c in heavy if c.input_tokens), default=None)
-        long = f"prompts of {format_tokens(size)} tokens and more" if size else "long prompts"
+        long = f"prompts of {tokens(size)} and more" if size else "long prompts"
         return (
             "lower the chunked-prefill budget (vLLM --max-num-batched-tokens), "
             f"or send {long} to workers of their own"
@@ -126,6 +137,8 @@ def action_for(words: FindingWords) -> str:
             "look at batch size, KV use and clocks of the worker while these requests decoded: "
             "their token gaps are known, what slowed the step is not"
         )
+    if words.cause == "long_prompt" and words.disaggregated:
+        return "test prefix caching, fewer document chunks and reranking"
     by_cause = _ACTIONS.get(words.cause)
     return by_cause or _ACTIONS_UNKNOWN[words.phase]
 
@@ -217,7 +230,7 @@ def cause_phrase(words: FindingWords) -> str:
         if not words.culprits:
             return "because other requests were prefilling on the same worker"
         top = words.culprits[0]
-        size = f" ({format_tokens(top.input_tokens)} prompt tokens)" if top.input_tokens else ""
+        size = f" ({tokens(top.input_tokens, 'prompt')})" if top.input_tokens else ""
         return (
             "because other requests were prefilling on the same worker, first of all "
             f"{top.request_id}{size}"
@@ -299,16 +312,24 @@ def _shape_cost(words: FindingWords) -> str:
     phase = PHASE_WORDS[words.phase]
     cost = format_ms(words.expected_ms)
     if words.phase == "decode" and words.output_tokens is not None:
-        return f"{format_tokens(words.output_tokens)} output tokens take {cost} of decode here"
+        size, take = tokens(words.output_tokens, "output"), _take(words.output_tokens)
+        return f"{size} {take} {cost} of decode here"
     if words.uncached_tokens is not None and words.phase in ("prefill", "queue_or_prefill"):
-        return f"{format_tokens(words.uncached_tokens)} prompt tokens take {cost} of {phase} here"
+        size, take = tokens(words.uncached_tokens, "prompt"), _take(words.uncached_tokens)
+        return f"{size} {take} {cost} of {phase} here"
     return f"{phase} takes {cost} for this shape"
 
 
+def _take(value: float) -> str:
+    return "takes" if format_tokens(value) == "1" else "take"
+
+
 def misses_of(metric: str, source: str) -> str:
-    """What the share is a share of: ``TTFT misses``, or ``the requests with the slowest TTFT``."""
+    """What the share is a share of: the requests that miss the SLO, or the slowest ones."""
     word = METRIC_WORDS[metric]
-    return f"{word} misses" if source == GIVEN else f"the requests with the slowest {word}"
+    if source == GIVEN:
+        return f"the requests that miss the {word} SLO"
+    return f"the requests with the slowest {word}"
 
 
 def diagnosis_sentence(
@@ -332,13 +353,14 @@ def diagnosis_sentence(
         )
     if requests.completed < min_rows and not findings:
         return (
-            f"Not enough evidence: {requests.completed} completed requests in {window_text}, "
+            f"Not enough evidence: {plural(requests.completed, 'completed request')} in "
+            f"{window_text}, "
             f"{min_rows} are needed to say what is ordinary; collect more or widen the window, "
             "and read `tracekit table` meanwhile."
         )
     if not misses and slo.source == GIVEN:
         return (
-            f"No request missed its limits in {window_text} "
+            f"No request missed the SLO in {window_text} "
             f"({requests.completed:,} completed, {_limits(slo)})."
         )
     if not findings or (
@@ -349,10 +371,12 @@ def diagnosis_sentence(
     rest = ""
     if unexplained_share:
         share = format_share(unexplained_share)
-        rest = f"; for {share} of all limits missed no single phase can be named"
+        slow = "requests that miss the SLO" if slo.source == GIVEN else "slow requests"
+        rest = f"; for {share} of the {slow} no single phase can be named"
     aside = sum(requests.quarantined.values())
     if aside >= _ASIDE * requests.total:
-        rest += f"; {aside:,} of {requests.total:,} requests are set aside and not judged"
+        of = plural(requests.total, "request")
+        rest += f"; {aside:,} of {of} {verb(aside, 'is', 'are')} set aside and not judged"
     return f"In {window_text}, {top.sentence}{rest}. Next: {top.action}."
 
 

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.analysis.sentence import format_ms
+from tracekit.words import plural
 
 if TYPE_CHECKING:
     from tracekit.analysis.session import Session
@@ -153,6 +154,7 @@ def _last_requests(con: duckdb.DuckDBPyConnection, last: int) -> list[dict[str, 
             f"""
         with w as (
             select request_key, request_id, coalesce(status, 'ok') as status, input_tokens,
+                kv_transfer_ms > 0 or prefill_worker <> decode_worker as disaggregated,
                 output_tokens, cached_tokens, queue_ms, ttft_ms, e2e_ms, note,
                 coalesce(tokens_per_s, output_tokens / nullif(e2e_ms, 0) * 1e3) as tokens_per_s,
                 coalesce(start_unix_ns, ingested_unix_ns) as at_unix_ns
@@ -258,7 +260,7 @@ def _effect(
     pairs = [(a, b) for a, b in zip(lengths, times, strict=True) if a is not None and b is not None]
     n = len(pairs)
     if n < MIN_ROWS:
-        text = f"{length} against {time}: {n} rows, {MIN_ROWS} are needed"
+        text = f"{length} against {time}: {plural(n, 'row')}, {MIN_ROWS} are needed"
         return LengthEffect(name, "not_enough_rows", n, None, None, None, None, None, text)
     x = np.array([p[0] for p in pairs], dtype=np.float64)
     y = np.array([p[1] for p in pairs], dtype=np.float64)
@@ -331,7 +333,8 @@ def _sentence(
             unsaid += f", so {' or '.join(doubts)} cannot be ruled out"
     if len(done) < MIN_ROWS:
         return (
-            f"Not enough rows for a conclusion: {len(done)} completed requests, {MIN_ROWS} are "
+            f"Not enough rows for a conclusion: {plural(len(done), 'completed request')}, "
+            f"{MIN_ROWS} are "
             f"needed to see whether a length pushes a time{unsaid}."
         )
     pushed_first = by_input.answer == "yes" and _matters(by_input, done)
@@ -342,10 +345,11 @@ def _sentence(
     total_weight = _generation_rise(done) * (by_output.correlation or 0.0)
     if pushed_first and (not pushed_total or first_weight >= total_weight):
         also = _also(by_output, by_input) if pushed_total else ""
+        apart = any(r["disaggregated"] for r in done)
+        before = "" if apart else "before prefill/decode disaggregation "
         return (
-            f"Long input makes the first token late: {_brief(by_input)}{also}; before "
-            "prefill/decode disaggregation test prefix caching, fewer document chunks and "
-            f"reranking{unsaid}."
+            f"Long input makes the first token late: {_brief(by_input)}{also}; {before}test "
+            f"prefix caching, fewer document chunks and reranking{unsaid}."
         )
     if pushed_total:
         share = _ttft_share(done)

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from tracekit.words import plural
+
 if TYPE_CHECKING:
     from tracekit.analysis.session import Session
 
@@ -111,18 +113,22 @@ def evidence(session: Session, verdict: Mapping[str, Any]) -> list[str]:
     return lines
 
 
+#: What a request is slow against where no SLO is given.
+_PERCENTILE: Final = "the 95th percentile of {whom} in the window"
+
+
 def _against_limit(verdict: Mapping[str, Any]) -> str:
     level = verdict["threshold_level"]
     limit = {
-        "given": "the given limit",
-        "route": "95 % of its model and route",
-        "model": "95 % of its model",
-        "all": "95 % of all requests",
+        "given": "the SLO",
+        "route": _PERCENTILE.format(whom="the requests of the same model and route"),
+        "model": _PERCENTILE.format(whom="the requests of the same model"),
+        "all": _PERCENTILE.format(whom="all requests"),
     }.get(level, "the limit")
     at_least = "at least " if verdict["censored"] else ""
     return (
         f"{verdict['metric'].upper()} {at_least}{verdict['value_ms']:.1f} ms, over "
-        f"{limit} ({verdict['threshold_ms']:.1f} ms)"
+        f"{verdict['threshold_ms']:.1f} ms, {limit}"
     )
 
 
@@ -137,5 +143,5 @@ def _culprit_lines(session: Session, verdict: Mapping[str, Any]) -> Iterator[str
         {"key": verdict["request_key"], "phase": verdict["phase"]},
     )
     for row in rows.iter_rows(named=True):
-        size = "" if row["tokens"] is None else f" ({row['tokens']:,} prompt tokens)"
+        size = "" if row["tokens"] is None else f" ({plural(row['tokens'], 'prompt token')})"
         yield f"stalled {row['stall_ms']:.0f} ms by the prefill of {row['id']}{size}"

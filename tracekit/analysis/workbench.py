@@ -272,6 +272,7 @@ def describe(session: Session, name: str) -> RelationDoc:
 
 def _documentation(name: str) -> tuple[str, str, dict[str, str]]:
     from tracekit.analysis import sqlfiles
+    from tracekit.analysis.cost_model_docs import column_docs
 
     purpose = grain = ""
     docs: dict[str, str] = {}
@@ -285,6 +286,8 @@ def _documentation(name: str) -> tuple[str, str, dict[str, str]]:
         docs = {c.name: c.doc for c in table.columns} | docs
     elif name == "window_requests":
         docs = {c.name: c.doc for c in TABLES["requests"].columns}
+    elif name == "cost_model":
+        docs = column_docs()
     grain = grain or _ABOUT.get(name, "")
     return purpose, grain, docs
 

@@ -31,11 +31,14 @@ def diagnose(
     fail: Annotated[
         bool,
         typer.Option(
-            "--fail", help="Exit 1 if a request misses an objective of --slo, or there is none."
+            "--fail", help="Exit 1 if a request misses the --slo, or there is no request."
         ),
     ] = False,
     explain: Annotated[
         bool, typer.Option("--explain", help="Also show what was expected: the cost model.")
+    ] = False,
+    every: Annotated[
+        bool, typer.Option("--all", help="Also list the findings that matter little.")
     ] = False,
     as_json: opt.Json = False,
     diagnosis_format: Annotated[
@@ -44,8 +47,8 @@ def diagnose(
 ) -> None:
     """Say why requests are slow: one sentence, with evidence.
 
-    Slow is what misses an objective of --slo; without one, the slowest 5 % of each model and
-    route.
+    Slow is what misses the --slo; without one, the slowest 5 % of each model and route.
+    Findings of one or two requests, or of under 2 % of the time lost, are one line (--all).
     """
     from tracekit.analysis.diagnose import diagnose as run
     from tracekit.analysis.session import Session
@@ -54,7 +57,7 @@ def diagnose(
 
     limits = parse_slo(slo)
     if fail and not limits.metrics:
-        raise UsageError("--fail needs objectives: --slo ttft=800ms,tpot=50ms,e2e=10s")
+        raise UsageError("--fail needs an SLO: --slo ttft=800ms,tpot=50ms,e2e=10s")
     with Session.open(
         opt.store_path(store), window=opt.window(since, until), model=model, route=route
     ) as session:
@@ -63,21 +66,27 @@ def diagnose(
     if as_json or diagnosis_format is DiagnosisFormat.json:
         document = result.to_json()
         if cells is not None:
+            from tracekit.analysis.cost_model_docs import column_docs
+
             document["cost_model"] = cells.to_dicts()
+            document["cost_model_columns"] = column_docs()
         out.write_json(document)
     elif diagnosis_format is DiagnosisFormat.md:
         from tracekit.report import diagnosis_md
 
-        out.write(diagnosis_md.render(result, cells))
+        out.write(diagnosis_md.render(result, cells, every=every))
     else:
         from tracekit.report import diagnosis_text
 
         console = out.console()
-        console.print(diagnosis_text.render(result, width=console.width))
+        console.print(diagnosis_text.render(result, width=console.width, every=every))
         if cells is not None:
+            from tracekit.analysis.cost_model_docs import LEGEND
             from tracekit.report import rows_text
 
             console.print("\nwhat was expected (cost model)")
+            for line in LEGEND:
+                console.print(f"- {line}", style="dim", markup=False)
             console.print(rows_text.render(cells, width=console.width))
     if fail and (result.misses.total > 0 or result.requests.total == 0):
         # a gate that saw no request has nothing to pass on

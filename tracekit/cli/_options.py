@@ -43,7 +43,7 @@ SloText = Annotated[
     typer.Option(
         "--slo",
         metavar="SLO",
-        help="Objectives, e.g. ttft=800ms,tpot=50ms,e2e=10s. Without: the slowest 5 %.",
+        help="The SLO, e.g. ttft=800ms,tpot=50ms,e2e=10s. Without: the slowest 5 % are slow.",
     ),
 ]
 Baseline = Annotated[

@@ -45,7 +45,7 @@ def verdicts(
     """List slow requests and what made each slow.
 
     The largest excess comes first.
-    A request that misses several objectives has one row a metric. The JSON rows have a fixed
+    A request that is slow in several metrics has one row a metric. The JSON rows have a fixed
     set of keys; the table adds what the metric was.
     """
     from tracekit.analysis.attribution import define_attribution
@@ -67,7 +67,7 @@ def verdicts(
             "select count(*) from request_facts where completed = 1"
         ).fetchall()
         if n < Rules().min_rows:
-            out.notice(texts.NOTHING_JUDGED.format(n=n, needed=Rules().min_rows))
+            out.notice(texts.nothing_judged(n, Rules().min_rows))
         if as_json or verdict_format is VerdictFormat.json:
             out.write_json_lines({key: row[key] for key in VERDICT_COLUMNS} for row in rows)
         else:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from tracekit.analysis.cost_model_docs import LEGEND
 from tracekit.report import fleet_text, formats, side_notes, texts
-from tracekit.report.diagnosis_text import facts, finding_lines, no_findings
+from tracekit.report.diagnosis_text import facts, finding_lines, fold, folded_line, no_findings
 from tracekit.report.markdown import cell, table
 
 if TYPE_CHECKING:
@@ -15,12 +16,17 @@ if TYPE_CHECKING:
     from tracekit.analysis.diagnosis import Diagnosis, Finding
 
 
-def render(diagnosis: Diagnosis, cost_model: pl.DataFrame | None = None) -> str:
-    """The whole diagnosis; with ``cost_model`` also what was expected, a row a cell."""
-    return "\n\n".join(_sections(diagnosis, cost_model)) + "\n"
+def render(
+    diagnosis: Diagnosis, cost_model: pl.DataFrame | None = None, *, every: bool = False
+) -> str:
+    """The whole diagnosis; with ``cost_model`` also what was expected, a row a cell.
+
+    ``every``: with the minor findings, which are one line otherwise.
+    """
+    return "\n\n".join(_sections(diagnosis, cost_model, every)) + "\n"
 
 
-def _sections(diagnosis: Diagnosis, cost_model: pl.DataFrame | None) -> Iterator[str]:
+def _sections(diagnosis: Diagnosis, cost_model: pl.DataFrame | None, every: bool) -> Iterator[str]:
     yield f"# {cell(diagnosis.sentence)}"
     yield "\n".join(f"- **{label}**: {cell(value)}" for label, value in facts(diagnosis))
     yield "## Latency"
@@ -63,8 +69,11 @@ def _sections(diagnosis: Diagnosis, cost_model: pl.DataFrame | None) -> Iterator
     yield "## Findings"
     if not diagnosis.findings:
         yield no_findings(diagnosis)
-    for number, finding in enumerate(diagnosis.findings, start=1):
+    shown, folded = fold(diagnosis.findings, every=every)
+    for number, finding in enumerate(shown, start=1):
         yield _finding(number, finding, diagnosis)
+    if folded:
+        yield f"{folded_line(folded)}: `--all` lists them, `--json` always does"
     if fleet := fleet_text.rows(diagnosis):
         yield f"## {fleet_text.HEADING}"
         yield table(fleet_text.COLUMNS, fleet, right=fleet_text.RIGHT)
@@ -77,6 +86,7 @@ def _sections(diagnosis: Diagnosis, cost_model: pl.DataFrame | None) -> Iterator
         )
     if cost_model is not None:
         yield "## What was expected"
+        yield "\n".join(f"- {cell(line)}" for line in LEGEND)
         yield table(
             cost_model.columns,
             ([_number(v) for v in row] for row in cost_model.iter_rows()),

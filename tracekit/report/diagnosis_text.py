@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from rich.console import Group, RenderableType
@@ -23,12 +23,15 @@ _BAR_CELLS: Final = 24
 _DETAILED: Final = 3
 
 
-def render(diagnosis: Diagnosis, *, width: int = 80) -> Group:
-    """The whole diagnosis; on consoles under 100 characters the phase bars are left out."""
-    return Group(*_blocks(diagnosis, width))
+def render(diagnosis: Diagnosis, *, width: int = 80, every: bool = False) -> Group:
+    """The whole diagnosis; on consoles under 100 characters the phase bars are left out.
+
+    ``every``: with the minor findings, which are one line otherwise.
+    """
+    return Group(*_blocks(diagnosis, width, every))
 
 
-def _blocks(diagnosis: Diagnosis, width: int) -> Iterator[RenderableType]:
+def _blocks(diagnosis: Diagnosis, width: int, every: bool) -> Iterator[RenderableType]:
     yield Text(diagnosis.sentence, style="bold")
     yield Text()
     for label, value in facts(diagnosis):
@@ -45,28 +48,55 @@ def _blocks(diagnosis: Diagnosis, width: int) -> Iterator[RenderableType]:
     yield Text()
     if not diagnosis.findings:
         yield Text(no_findings(diagnosis))
-    for number, finding in enumerate(diagnosis.findings[:_DETAILED], start=1):
+    shown, folded = fold(diagnosis.findings, every=every)
+    for number, finding in enumerate(shown[:_DETAILED], start=1):
         yield from _finding(number, finding, diagnosis)
-    if len(diagnosis.findings) > _DETAILED:
-        for number, finding in enumerate(diagnosis.findings[_DETAILED:], start=_DETAILED + 1):
+    if len(shown) > _DETAILED:
+        for number, finding in enumerate(shown[_DETAILED:], start=_DETAILED + 1):
             yield Text(f"{number}. {finding.sentence}")
         yield Text("their evidence: --format md or --json", style="dim")
+    if folded:
+        yield Text(f"{folded_line(folded)}: --all lists them, --json always does")
+    if folded or len(shown) > _DETAILED:
         yield Text()
     if diagnosis.unexplained_share is not None and _is_judged(diagnosis):
-        yield Text(
-            f"no finding accounts for {formats.percent(diagnosis.unexplained_share)} of the "
-            "violations",
-            style="dim",
-        )
+        share, given = formats.percent(diagnosis.unexplained_share), diagnosis.slo.source == GIVEN
+        yield Text(texts.UNEXPLAINED.format(share=share, slow=texts.slow(given)), style="dim")
     yield from _fleet(diagnosis)
     yield from _missing(diagnosis.missing_evidence)
+
+
+def fold(
+    findings: Sequence[Finding], *, every: bool = False
+) -> tuple[list[Finding], list[Finding]]:
+    """The findings to print, and the minor ones that one line stands for."""
+    shown = [f for f in findings if every or not f.minor]
+    return shown, [f for f in findings if not every and f.minor]
+
+
+def lost(findings: Sequence[Finding]) -> str:
+    """The time that findings lost, by metric: TTFT's is in E2E again, so there is no sum."""
+    by_metric: dict[str, float] = {}
+    for finding in findings:
+        by_metric[finding.metric] = by_metric.get(finding.metric, 0.0) + finding.lost_s
+    return ", ".join(
+        f"{texts.slo_label(metric)} {formats.seconds(seconds)}"
+        for metric, seconds in by_metric.items()
+    )
+
+
+def folded_line(folded: Sequence[Finding]) -> str:
+    """The minor findings in one line."""
+    ones = formats.plural(len(folded), "smaller one")
+    said = "1 or 2 requests each, or under 2 % of the time lost"
+    return f"and {ones} ({said}; in all {lost(folded)})"
 
 
 def no_findings(diagnosis: Diagnosis) -> str:
     """Why there is no finding."""
     if not _is_judged(diagnosis):
         completed = diagnosis.requests.completed
-        return texts.NOTHING_JUDGED.format(n=completed, needed=Rules().min_rows)
+        return texts.nothing_judged(completed, Rules().min_rows)
     return texts.NO_FINDINGS if diagnosis.misses.total else texts.NOTHING_SLOW
 
 
@@ -78,22 +108,28 @@ def _is_judged(diagnosis: Diagnosis) -> bool:
 
 
 def facts(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
-    """The lines above the tables, as (label, text): window, requests, limits, misses, coverage."""
+    """The lines above the tables, as (label, text): window, requests, limits, slow, coverage."""
     window = diagnosis.window
     span = ""
     if window.first_unix_ns is not None and window.last_unix_ns is not None:
         span = f" ({formats.time(window.first_unix_ns)} to {formats.time(window.last_unix_ns)})"
     yield "window", f"{window.text}{span}"
     yield "requests", _requests(diagnosis)
-    yield "slow", _limits(diagnosis)
+    given = diagnosis.slo.source == GIVEN
+    yield ("SLO" if given else "slow is"), _limits(diagnosis)
     misses = diagnosis.misses
     by_metric = ", ".join(f"{texts.slo_label(m)} {n:,}" for m, n in misses.by_metric.items() if n)
     yield (
-        "over it",
+        "miss it" if given else "slow",
         formats.plural(misses.total, "request") + (f" ({by_metric})" if by_metric else ""),
     )
     if misses.judged < misses.violations:
-        yield "judged", texts.JUDGED.format(judged=misses.judged, violations=misses.violations)
+        yield (
+            "judged",
+            texts.JUDGED.format(
+                judged=misses.judged, violations=misses.violations, slow=texts.slow(given)
+            ),
+        )
     if diagnosis.goodput is not None:
         goodput = diagnosis.goodput
         rate = (
@@ -103,8 +139,8 @@ def facts(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
         )
         yield (
             "goodput",
-            f"{formats.percent(goodput.share)} of {formats.count(goodput.n)} requests met every "
-            f"limit{rate}",
+            f"{formats.percent(goodput.share)} of {formats.count(goodput.n)} requests met the "
+            f"SLO{rate}",
         )
     if diagnosis.coverage is not None:
         yield "coverage", f"{formats.percent(diagnosis.coverage)} of the time is explained"
@@ -133,11 +169,12 @@ def _requests(diagnosis: Diagnosis) -> str:
 def _limits(diagnosis: Diagnosis) -> str:
     slo = diagnosis.slo
     given = [
-        f"{texts.slo_label(metric)} over {formats.ms(limit)}"
+        f"{texts.slo_label(metric)} {'at most' if slo.source == GIVEN else 'over'} "
+        f"{formats.ms(limit)}"
         for metric, limit in (("ttft", slo.ttft_ms), ("tpot", slo.tpot_ms), ("e2e", slo.e2e_ms))
         if limit is not None
     ]
-    if slo.source == "given":
+    if slo.source == GIVEN:
         return ", ".join(given)
     return texts.SLOWEST + (f" ({', '.join(given)})" if given else "")
 

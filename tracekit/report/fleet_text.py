@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
+from tracekit.analysis.slo import GIVEN
 from tracekit.report import formats, texts
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ _ROWS: Final = 5
 _SMALL: Final = 0.01
 _COLUMNS: Final = (
     "would vanish: had only this phase taken what is expected, shared out where several phases "
-    "would do; alone: without sharing; slow: over the limit"
+    "would do; alone: without sharing; slow: those that miss the SLO, or the slowest without one"
 )
 _LOWER_BOUND: Final = (
     "a lower bound: less time in one phase also shortens others' queues, which is not counted"
@@ -71,11 +72,12 @@ def ordinary(diagnosis: Diagnosis, finding: Finding) -> str | None:
     if not finding.placebo_share:
         return None
     share, phase = formats.percent(finding.placebo_share), texts.phase_label(finding.phase)
+    slow = texts.slow(diagnosis.slo.source == GIVEN)
     known = next((t.reference for t in diagnosis.fleet_totals if t.metric == finding.metric), None)
     if known == "baseline":
-        return f"{share} of the misses are what the baseline shows too: ordinary {phase}"
+        return f"{share} of the {slow} are what the baseline shows too: ordinary {phase}"
     return (
-        f"not known is how much is ordinary variation of {phase}: up to {share} of the misses; "
+        f"not known is how much is ordinary variation of {phase}: up to {share} of the {slow}; "
         "a --baseline window tells"
     )
 

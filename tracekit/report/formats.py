@@ -6,6 +6,8 @@ import math
 from datetime import UTC, datetime
 from typing import Final
 
+from tracekit.words import plural as plural
+
 #: Code points that turn the direction of what follows: no part of a name that a person reads.
 DIRECTIONS: Final = (0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
 
@@ -91,11 +93,6 @@ def age(seconds_ago: float | None) -> str:
         if seconds_ago >= 2 * length:
             return f"{seconds_ago / length:.0f} {unit} ago"
     return f"{max(seconds_ago, 0):.0f} s ago"
-
-
-def plural(n: int, noun: str, nouns: str | None = None) -> str:
-    """``1 request``, ``2 requests``; ``nouns`` where the plural is irregular."""
-    return f"{n:,} {noun if n == 1 else nouns or noun + 's'}"
 
 
 def cut(text: str, width: int) -> str:

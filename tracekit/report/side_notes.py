@@ -26,8 +26,14 @@ _CHUNKS: Final = (
 
 
 _SAVED: Final = (
-    "the prefix cache saved about {saved} of prefill in {hits} of {n} requests: {share} of the "
+    "the prefix cache saved about {saved} of prefill in {hits} of {of}: {share} of the "
     "time that they would have taken without it"
+)
+
+
+_NO_ITL: Final = (
+    "ITL, the gap between single tokens, is unknown without the times of chunks; TPOT is each "
+    "request's mean"
 )
 
 
@@ -47,6 +53,9 @@ def percentile_notes(diagnosis: Diagnosis) -> Iterator[str]:
             chunk=formats.ms(pace.chunk_gap_ms),
             n=formats.count(pace.n),
         )
+    tpot, itl = (diagnosis.percentiles.get(name) for name in ("tpot_ms", "itl_ms"))
+    if tpot is not None and tpot.n and (itl is None or not itl.n):
+        yield _NO_ITL
 
 
 def phase_notes(diagnosis: Diagnosis) -> Iterator[str]:
@@ -56,7 +65,7 @@ def phase_notes(diagnosis: Diagnosis) -> Iterator[str]:
     said = _SAVED.format(
         saved=formats.seconds(cache.saved_s),
         hits=formats.count(cache.hits),
-        n=formats.count(cache.n),
+        of=formats.plural(cache.n, "request"),
         share=formats.percent(cache.saved_share),
     )
     if cache.sampled < cache.n:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from tracekit.words import plural
+
 #: One letter a phase, so that a timeline reads without colour.
 PHASE_LETTERS: Final[dict[str, str]] = {
     "client_wait": "W",
@@ -35,14 +37,27 @@ CLASSES: Final[dict[str, str]] = {
     "insufficient_evidence": "not enough evidence for a verdict",
 }
 
-NOTHING_SLOW: Final = "no finding: no request is over a limit"
+NOTHING_SLOW: Final = "no finding: no request misses the SLO, or is slow"
 SLOWEST: Final = (
     "the slowest 5 % of each model and route (a route with few requests: of its model), since no "
     "limit is given"
 )
-JUDGED: Final = "{judged:,} of these {violations:,} violations, drawn at random: they stand for all"
-NOTHING_JUDGED: Final = "nothing was judged: {n:,} completed requests, {needed} are needed"
+JUDGED: Final = (
+    "{judged:,} of {violations:,} {slow} (each counted once a metric), drawn at random: they stand "
+    "for all"
+)
+UNEXPLAINED: Final = "no finding accounts for {share} of the {slow} (each counted once a metric)"
 NO_FINDINGS: Final = "no finding: nothing exceeds what the requests' shapes explain"
+
+
+def nothing_judged(n: int, needed: int) -> str:
+    """Why there is no verdict on any of so few completed requests."""
+    return f"nothing was judged: {plural(n, 'completed request')}, {needed} are needed"
+
+
+def slow(given: bool) -> str:
+    """The one name of what is looked into: with an SLO (``given``) and without."""
+    return "requests that miss the SLO" if given else "slow requests"
 
 
 def phase_label(phase: str) -> str:

@@ -1,0 +1,93 @@
+"""Findings are not of equal rank: the headline, what cost most, and what matters little."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+
+from tests.analysis import factory
+from tracekit.analysis.diagnose import diagnose_connection
+from tracekit.analysis.diagnosis import Diagnosis
+from tracekit.analysis.slo import parse_slo
+from tracekit.report import diagnosis_md, diagnosis_text
+from tracekit.report.console import make_console
+
+_SLO = "ttft=1500ms"
+
+
+def _text(found: Diagnosis, *, every: bool = False) -> str:
+    stream = io.StringIO()
+    make_console(stream, width=200).print(diagnosis_text.render(found, width=200, every=every))
+    return stream.getvalue()
+
+
+@pytest.fixture(scope="module")
+def found() -> Diagnosis:
+    traffic = factory.clean(1_200, disaggregated=True)
+    traffic.add("queue", np.arange(300, 340), 9_000.0)
+    traffic.add("frontend", np.arange(500, 515), 4_000.0)
+    traffic.add("prefill", np.arange(700, 710), 50_000.0)
+    traffic.add("kv_transfer", np.arange(900, 902), 3_000.0)
+    return diagnose_connection(traffic.connect(), parse_slo(_SLO))
+
+
+def test_the_order_is_headline_then_seconds_then_what_matters_little(found: Diagnosis) -> None:
+    by_phase = {f.phase: f for f in found.findings}
+    assert [f.phase for f in found.findings][:3] == ["queue", "prefill", "frontend"]
+    assert by_phase["prefill"].lost_s == pytest.approx(500, rel=0.05)
+    assert by_phase["frontend"].lost_s == pytest.approx(60, rel=0.05)
+    assert by_phase["kv_transfer"].minor and by_phase["kv_transfer"].n == 2
+    flags = [f.minor for f in found.findings]
+    assert flags == sorted(flags) and not flags[0], "the minor ones come last"
+
+
+def test_minor_ones_are_one_line_unless_all_are_wanted(found: Diagnosis) -> None:
+    minor = [f for f in found.findings if f.minor]
+    folded = diagnosis_text.folded_line(minor)
+    assert folded.startswith(f"and {len(minor)} smaller one") and "TTFT 6.0" in folded
+    short, whole = _text(found), _text(found, every=True)
+    flat = " ".join(short.split())
+    assert f"{folded}: --all lists them, --json always does" in flat
+    assert minor[0].sentence not in flat
+    assert minor[0].sentence in " ".join(whole.split()) and "smaller one" not in whole
+    assert "smaller one" in diagnosis_md.render(found)
+    assert minor[0].sentence not in diagnosis_md.render(found)
+    assert minor[0].sentence in diagnosis_md.render(found, every=True)
+    assert found.to_json()["findings"][-1]["minor"] is True, "JSON holds all of them"
+
+
+def test_under_two_per_cent_of_the_loss_is_minor_whatever_its_number() -> None:
+    traffic = factory.clean(1_200)
+    traffic.add("queue", np.arange(300, 360), 20_000.0)
+    traffic.add("frontend", np.arange(500, 505), 2_000.0)
+    findings = diagnose_connection(traffic.connect(), parse_slo(_SLO)).findings
+    frontend = next(f for f in findings if f.phase == "frontend")
+    assert frontend.n == 5 and frontend.minor
+    # the only one there is stays, however few its requests are
+    alone = factory.clean(300)
+    alone.add("queue", np.arange(1), 9_000.0)
+    (only,) = diagnose_connection(alone.connect(), parse_slo(_SLO)).findings
+    assert only.n == 1 and not only.minor
+
+
+def test_one_word_for_what_is_slow(found: Diagnosis) -> None:
+    given = _text(found)
+    assert "requests that miss the TTFT SLO" in given and "miss it   " in given
+    traffic = factory.clean(1_200)
+    traffic.add("queue", np.arange(300, 340), 9_000.0)
+    free = _text(diagnose_connection(traffic.connect(), parse_slo(None)))
+    assert "slow requests" in free and "slow is   the slowest 5 %" in free
+    for text in (given, free):
+        for word in ("violation", "misses", "limits missed", "objective"):
+            assert word not in text
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_disaggregation_is_not_advised_where_it_is_there_already(apart: bool) -> None:
+    traffic = factory.clean(1_000, long_share=0.05, disaggregated=apart)
+    findings = diagnose_connection(traffic.connect(), parse_slo("ttft=1s")).findings
+    long = [f for f in findings if f.cause == "long_prompt" and f.metric == "ttft"]
+    assert long and all("prefix caching" in f.action for f in long)
+    assert all(("disaggregation" in f.action) is not apart for f in long)

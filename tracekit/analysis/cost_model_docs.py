@@ -1,0 +1,66 @@
+"""What the columns of the relation ``cost_model`` mean, and the legend that prints beside it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tracekit.analysis.fit import COST_MODEL_SCHEMA, PHASE_TERMS
+
+_FIXED: Final[dict[str, str]] = {
+    "cell_index": "number of the cell",
+    "model": "model of the cell",
+    "engine": "engine of the cell",
+    "engine_version": "version of the engine",
+    "topology": "disaggregated if prefill and decode are apart, else aggregated",
+    "level": "cell, model or all: the coarsest pool of requests that one of its fits needed",
+    "n": "requests of the cell in the fit",
+    "tau": "[1] quantile that is fitted; 0.5 is the median",
+    "source": "window or baseline: whose requests were fitted",
+    "version": "version of the method",
+    "kv_transfer_per_byte": "0/1: kv_transfer_k1 is per byte (1) or per prompt token (0)",
+}
+
+_TERMS: Final[dict[str, str]] = {
+    "c0": "[ms] what the phase takes, whatever the size",
+    "a0": "[ms] what the phase takes before the first prompt token",
+    "a1": "[ms/token] per uncached prompt token",
+    "a2": "[ms/token^2] per uncached x (cached + uncached / 2) prompt tokens: attention",
+    "k0": "[ms] what a hand-off takes, whatever its size",
+    "k1": "[ms/byte or ms/token] per unit of the KV cache moved, see kv_transfer_per_byte",
+    "g0": "[ms/step] per decode step (a token, where accepted drafts are not known)",
+    "g1": "[ms/step/token] per decode step and token of context: attention",
+}
+
+_QUALITY: Final[dict[str, str]] = {
+    "s0": "[ms] ordinary variation: s0 + s1 x expected",
+    "s1": "[1] ordinary variation: s0 + s1 x expected",
+    "error": "[1] half of the fitted requests lie within this share of the expected time",
+    "n": "requests that the phase was fitted on",
+    "borrowed": "0/1: fitted on other cells too, since this one has too few requests",
+}
+
+#: How to read a row, a line each. A test holds it against PHASE_TERMS.
+LEGEND: Final[tuple[str, ...]] = (
+    "one row a cell (model, engine, version, topology): what its requests should take, in ms; "
+    "a phase without numbers was not fitted",
+    "client_wait, network, route, frontend, queue = c0 [ms]",
+    "prefill, queue_or_prefill = a0 [ms] + a1 [ms/token] x uncached tokens + a2 [ms/token^2] x "
+    "uncached x (cached + uncached / 2)",
+    "kv_transfer = k0 [ms] + k1 x size; size in bytes if kv_transfer_per_byte is 1, else prompt "
+    "tokens",
+    "decode = g0 [ms/step] x steps + g1 [ms/step/token] x steps x mean context; a step is a token "
+    "where accepted drafts are not known",
+    "s0 [ms], s1: ordinary variation is s0 + s1 x expected; error: half of the requests lie within "
+    "this share of the expected; n: requests fitted; borrowed 1: on other cells' requests too",
+    "tau: the quantile fitted (0.5 is the median); source: window or baseline; level: the coarsest "
+    "pool used (cell, model, all)",
+)
+
+
+def column_docs() -> dict[str, str]:
+    """What every column means, its unit in brackets."""
+    docs = dict(_FIXED)
+    for phase, terms in PHASE_TERMS.items():
+        docs |= {f"{phase}_{name}": _TERMS[name] for name, _ in terms}
+        docs |= {f"{phase}_{name}": text for name, text in _QUALITY.items()}
+    return {name: docs[name] for name in COST_MODEL_SCHEMA.names}
