@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from itertools import groupby
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -42,16 +41,33 @@ _ADJACENT = st.lists(
 
 
 @given(_ADJACENT, st.integers(20, 120))
-def test_bar_shows_every_interval_in_order(lengths: list[tuple[str, int]], cells: int) -> None:
+def test_no_interval_is_off_by_a_cell(lengths: list[tuple[str, int]], cells: int) -> None:
     phases = _phases(lengths)
-    bar = request_text.bar_cells(phases, cells)
-    assert len(bar) == max(cells, len(phases))
-    assert [k for k, _ in groupby(bar)] == [k for k, _ in groupby(p.phase for p in phases)]
+    widths = request_text.bar_widths(phases, cells)
+    assert sum(widths) == cells
+    total = sum(ms for _, ms in lengths)
+    for (_, ms), width in zip(lengths, widths, strict=True):
+        exact = ms / total * cells if total else cells / len(lengths)
+        assert abs(width - exact) < 1
 
 
 def test_bar_is_to_scale() -> None:
-    bar = request_text.bar_cells(_phases([("queue", 500), ("prefill", 250), ("decode", 250)]), 40)
-    assert [bar.count(p) for p in ("queue", "prefill", "decode")] == [20, 10, 10]
+    phases = _phases([("queue", 500), ("prefill", 250), ("decode", 250)])
+    assert request_text.bar_widths(phases, 40) == [20, 10, 10]
+
+
+def test_many_tiny_phases_take_nothing_from_the_long_one() -> None:
+    tiny = [("network", 1), ("route", 1), ("frontend", 1), ("queue", 1), ("kv_transfer", 1)]
+    phases = _phases([*tiny, ("prefill", 4_995), ("decode", 5_000)])
+    assert request_text.bar_widths(phases, 72) == [0, 0, 0, 0, 0, 36, 36]
+    text = _text(_detail(phases), 200)
+    assert "P" * 36 + "D" * 36 + "\n" in text.replace(" \n", "\n")
+    beneath = next(line for line in text.splitlines() if line.startswith("too short to draw"))
+    assert "(a cell is 139 ms)" in beneath
+    for letter, phase in (("N", "network"), ("Q", "queue"), ("K", "KV transfer")):
+        assert f"{letter} {phase} 1.00 ms" in beneath
+    assert "prefill" not in beneath
+    assert "too short" not in _text(_detail(_phases([("queue", 100), ("decode", 900)])), 200)
 
 
 def test_text_fits_any_width_and_keeps_markup_literal() -> None:

@@ -1,7 +1,7 @@
 """One request in the terminal: facts, a timeline bar, its phases, gaps and verdict.
 
-The bar shows each phase by a letter and, where the terminal can, by the phase's colour. A phase
-too short for a cell still gets one: what exists must be seen.
+The bar shows each phase by a letter and, where the terminal can, by the phase's colour. It is to
+scale: a phase too short for a cell gets none and is named beneath, with its time.
 """
 
 from __future__ import annotations
@@ -88,24 +88,26 @@ def _facts(request: dict[str, Any]) -> Text:
     return Text("\n".join("  ".join(line) for line in lines if line))
 
 
-def bar_cells(phases: Sequence[PhaseInterval], cells: int) -> list[str]:
-    """The phase of each of ``cells`` cells, in order; every interval has at least one cell.
+def bar_widths(phases: Sequence[PhaseInterval], cells: int) -> list[int]:
+    """How many of ``cells`` cells each interval has: its share, rounded by the largest remainder.
 
-    With more intervals than cells there is one cell an interval.
+    None is off by a cell or more; the widths add up to ``cells``.
     """
-    total = phases[-1].end_unix_ns - phases[0].start_unix_ns
-    cells = max(cells, len(phases))
-    wanted = [(p.end_unix_ns - p.start_unix_ns) / total * cells if total > 0 else 1 for p in phases]
-    widths = [max(1, round(w)) for w in wanted]
-    # Rounding and the one-cell minimum move the sum: the widest interval pays or gains.
-    while sum(widths) != cells:
-        at = widths.index(max(widths))
-        widths[at] += 1 if sum(widths) < cells else -1
-    return [p.phase for p, w in zip(phases, widths, strict=True) for _ in range(w)]
+    lengths = [max(p.end_unix_ns - p.start_unix_ns, 0) for p in phases]
+    total = sum(lengths)
+    if total == 0:  # nothing took any time: no interval is longer than another
+        lengths, total = [1] * len(phases), len(phases)
+    # whole numbers: shares of nanoseconds would lose digits
+    widths = [length * cells // total for length in lengths]
+    rests = [length * cells % total for length in lengths]
+    for i in sorted(range(len(phases)), key=lambda i: -rests[i])[: cells - sum(widths)]:
+        widths[i] += 1
+    return widths
 
 
 def _timeline(detail: RequestDetail, cells: int) -> Iterator[Text]:
-    names = bar_cells(detail.phases, cells)
+    widths = bar_widths(detail.phases, cells)
+    names = [p.phase for p, w in zip(detail.phases, widths, strict=True) for _ in range(w)]
     bar = Text(no_wrap=True, overflow="crop")
     for name in names:
         letter = texts.PHASE_LETTERS.get(name, "?")
@@ -127,6 +129,17 @@ def _timeline(detail: RequestDetail, cells: int) -> Iterator[Text]:
         legend.append("!", style="red")
         legend.append(" stall")
     yield legend
+    hidden: dict[str, float] = {}
+    for p, w in zip(detail.phases, widths, strict=True):
+        if not w:
+            hidden[p.phase] = hidden.get(p.phase, 0.0) + p.ms
+    if hidden:
+        said = ", ".join(
+            f"{texts.PHASE_LETTERS.get(name, '?')} {texts.phase_label(name)} {formats.ms(took)}"
+            for name, took in hidden.items()
+        )
+        cell = formats.ms((end - start) / 1e6 / len(names))
+        yield Text(f"too short to draw (a cell is {cell}): {said}", style="dim")
 
 
 def _stall_marks(detail: RequestDetail, cells: int, start: int, end: int) -> str:
