@@ -17,10 +17,12 @@ import pytest
 import zstandard
 
 from tracekit.errors import SourceError, UsageError
-from tracekit.ingest import _import_file
+from tracekit.ingest import _import_file, _request_files
 from tracekit.ingest.importer import Progress, import_paths
 from tracekit.ingest.summary import ImportSummary
 from tracekit.lake.store import Store
+from tracekit.report import import_text
+from tracekit.report.console import make_console
 
 DATA = Path(__file__).parents[1] / "data" / "vllm"
 NOW = 1_795_990_000_000_000_000
@@ -356,6 +358,50 @@ def test_request_log_rows_without_a_start_are_recognised_too(store: Store, tmp_p
     assert (again.taken, again.duplicates) == (0, 2)
 
 
+def test_a_row_with_other_values_is_no_duplicate(store: Store, tmp_path: Path) -> None:
+    first = tmp_path / "first.csv"
+    first.write_text(CSV)
+    edited = tmp_path / "edited.csv"
+    edited.write_text(CSV.replace(",80,600", ",90,600"))
+    run(store, first)
+    summary = run(store, edited)
+    assert (summary.taken, summary.duplicates, summary.differing) == (0, 1, 1)
+    (file,) = summary.files
+    assert file.to_json()["differing_example"] == {
+        "file": str(edited),
+        "row": 3,
+        "fields": ["ttft_ms"],
+    }
+    assert count(store, "request_log", "max(ttft_ms)") == 80, "the first is kept"
+    text = " ".join(_said(summary).split())
+    assert "1 row differs from what is stored under the same id and start" in text
+    assert f"{edited}:3, ttft_ms" in text
+    assert "1 duplicate, 1 with other values than stored" in text
+    # what differs within one file, and in another batch of it, counts as well
+    again = run(store, first)
+    assert (again.taken, again.duplicates, again.differing) == (0, 2, 0)
+
+
+def test_rows_that_differ_within_one_file(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "twice.csv"
+    row = f"c,{START},100,10,50,500\n"
+    path.write_text(CSV + row + row + row.replace(",50,", ",51,") + CSV.splitlines()[1] + "\n")
+    for batch_rows in (10_000, 1):
+        monkeypatch.setattr(_request_files, "BLOCK_ROWS", batch_rows)
+        fresh = Store.open(tmp_path / f"store-{batch_rows}", create=True)
+        summary = run(fresh, path)
+        assert (summary.taken, summary.duplicates, summary.differing) == (3, 2, 1)
+        assert summary.files[0].differs is not None and summary.files[0].differs.row == 6
+
+
+def _said(summary: ImportSummary) -> str:
+    stream = io.StringIO()
+    make_console(stream, width=400).print(import_text.render(summary))
+    return stream.getvalue()
+
+
 def test_progress_counts_every_byte_once(store: Store, tmp_path: Path) -> None:
     a = lines(tmp_path / "a", *(line(n, count=50) for n in range(1, 51)))
     b = tmp_path / "b.csv"
@@ -403,6 +449,7 @@ def test_the_summary_as_json(store: Store, tmp_path: Path) -> None:
         "taken": 1,
         "refused": 1,
         "duplicates": 0,
+        "differing": 0,
         "files": [
             {
                 "path": str(path),
@@ -410,6 +457,8 @@ def test_the_summary_as_json(store: Store, tmp_path: Path) -> None:
                 "taken": 1,
                 "refused": 1,
                 "duplicates": 0,
+                "differing": 0,
+                "differing_example": None,
                 "tables": {"spans": 1},
                 "mapped": {},
                 "unmapped": [],

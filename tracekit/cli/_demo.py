@@ -15,6 +15,7 @@ from tracekit.cli import _options as opt
 from tracekit.cli import _output as out
 from tracekit.cli._import import import_with_progress
 from tracekit.errors import SourceError
+from tracekit.words import plural
 
 
 def demo(
@@ -48,7 +49,7 @@ def demo(
         opened = Store.open(path, create=True)
         summary = import_with_progress(opened, [str(_data())])
         out.notice(
-            f"imported {summary.taken:,} rows of bundled recordings into {path}"
+            f"imported {plural(summary.taken, 'row')} of bundled recordings into {path}"
             + (f" ({summary.duplicates:,} were there already)" if summary.duplicates else "")
         )
         with Session.open(opened) as session:

@@ -73,7 +73,8 @@ def import_command(
     else:
         console = out.console()
         console.print(import_text.render(summary))
-    if summary.refused_count and not summary.taken and not summary.duplicates:
+    there = summary.duplicates or summary.differing
+    if summary.refused_count and not summary.taken and not there:
         raise typer.Exit(DATA)
 
 

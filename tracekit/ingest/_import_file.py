@@ -30,7 +30,8 @@ from tracekit.ingest.batch import (
 from tracekit.ingest.otlp_json import add_document
 from tracekit.ingest.otlp_protobuf import add_protobuf
 from tracekit.ingest.request_log import LogBatch, read_request_log
-from tracekit.ingest.summary import FileSummary, Tally
+from tracekit.ingest.summary import DifferingRow, FileSummary, Tally
+from tracekit.words import plural, verb
 
 #: Rows a commit: what Delta writes cheaply (a commit costs as much as some thousand rows).
 BATCH_ROWS: Final = 10_000
@@ -50,6 +51,8 @@ class FileImport:
         self._tally = Tally()
         self._tables: dict[str, int] = {}
         self._duplicates = 0
+        self._differing = 0
+        self._differs: DifferingRow | None = None
         self._batches: dict[str, int] = {}
         self._pending: dict[str, Rows] = {}
         self._refused: list[Rejected] = []
@@ -59,7 +62,8 @@ class FileImport:
         self._notices: dict[str, None] = {}
 
     def summary(self, file_format: str) -> FileSummary:
-        if self._duplicates and self._run.mapping and not any(self._tables.values()):
+        there = self._duplicates or self._differing
+        if there and self._run.mapping and not any(self._tables.values()):
             self.remark(
                 "every row is in the store already and stays as it was first read; --map changes "
                 "nothing there: to read the file anew, import it into a fresh --store"
@@ -74,6 +78,8 @@ class FileImport:
             mapped=dict(self._mapped),
             unmapped=tuple(self._unmapped),
             notices=tuple(self._notices),
+            differing=self._differing,
+            differs=self._differs,
         )
 
     def remark(self, text: str) -> None:
@@ -191,7 +197,7 @@ class FileImport:
     @property
     def _in_store(self) -> int:
         """Rows of this file that the store holds now."""
-        return sum(self._tables.values()) + self._duplicates
+        return sum(self._tables.values()) + self._duplicates + self._differing
 
     def _check_usable(self) -> None:
         """SourceError for a damaged file of which nothing but the damage is to be told."""
@@ -209,7 +215,13 @@ class FileImport:
         with run.stamping() as now_unix_ns:
             rows = stamp_rows(table, rows, origin=_ORIGIN, now_unix_ns=now_unix_ns)
             fresh = self._append_new(table, rows, number)
+            differing = run.seen.differing(rows, fresh) if table == "request_log" else None
         self._duplicates += rows.num_rows - fresh.num_rows
+        if differing is not None:
+            self._duplicates -= differing.count
+            self._differing += differing.count
+            if self._differs is None:
+                self._differs = DifferingRow(self._source.name, differing.row, differing.fields)
         self._tables[table] = self._tables.get(table, 0) + fresh.num_rows
         run.taken(fresh.num_rows)
 
@@ -219,10 +231,13 @@ class FileImport:
         fresh = run.seen.fresh(table, rows)
         twins = run.seen.twins(fresh) if table == "request_log" else 0
         if twins:
+            equal = verb(twins, "equals", "equal")
+            are = verb(twins, "is", "are")
             self.remark(
-                f"{twins} rows without a start time equal rows imported from another file (or "
-                "another state of this one) and are counted again, since nothing tells them "
-                "apart: to replace a sheet, import it into a fresh --store, or add a start time"
+                f"{plural(twins, 'row')} without a start time {equal} rows imported from another "
+                f"file (or another state of this one) and {are} counted again, since nothing tells "
+                "them apart: to replace a sheet, import it into a fresh --store, or add a start "
+                "time"
             )
         if fresh.num_rows and not run.store.append(table, fresh, txn=(self._sha256, number)):
             # This batch of this file was committed before, yet its rows were not seen: another

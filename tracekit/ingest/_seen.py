@@ -7,6 +7,7 @@ taken for duplicates.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -51,6 +52,29 @@ _IDENTITY: Final[dict[str, tuple[str, ...]]] = {
 
 #: Tables whose rows are told apart by their time too: no time, no identity.
 _NEEDS_TIME: Final = frozenset({"metric_samples", "log_records"})
+
+
+#: Columns of a log row that say how it came here, not what it says.
+_NOT_SAID: Final = frozenset(
+    (
+        "source_file",
+        "source_sha256",
+        "source_row",
+        "log_key",
+        "origin",
+        "ingested_unix_ns",
+        "date",
+    )
+)
+
+
+@dataclass(frozen=True)
+class Differing:
+    """``count`` rows that differ from what is kept; where the first is, and in which columns."""
+
+    count: int
+    row: int
+    fields: tuple[str, ...]
 
 
 class SeenRows:
@@ -107,6 +131,40 @@ class SeenRows:
         ).fetchall()
         self._connection.unregister("incoming")
         return int(found[0][0])
+
+    def differing(self, rows: pa.Table, fresh: pa.Table) -> Differing | None:
+        """Log rows that are not among the ``fresh`` ones, yet say something else than the row of
+        the same identity that is kept: in the store, or earlier in this batch."""
+        dropped = rows.filter(pc.invert(pc.is_in(rows["source_row"], fresh["source_row"])))
+        if not dropped.num_rows:
+            return None
+        says = [n for n in rows.column_names if n not in _NOT_SAID]
+        wanted = ", ".join(["log_key", *says])
+        kept = f"SELECT {wanted} FROM first_ones"
+        near = _Near("request_log", dropped)
+        # as the store is now: what this import wrote before is kept there too
+        snapshot = near.stored(self._store.snapshot("request_log"))
+        if snapshot.files:
+            kept += (
+                f" UNION ALL SELECT {wanted} FROM ({snapshot.scan_sql()}) "
+                f"WHERE {near.where('start_unix_ns')}"
+            )
+        differs = " OR ".join(f"d.{name} IS DISTINCT FROM k.{name}" for name in says)
+        fields = ", ".join(
+            f"CASE WHEN d.{name} IS DISTINCT FROM k.{name} THEN '{name}' END" for name in says
+        )
+        self._connection.register("dropped", dropped)
+        self._connection.register("first_ones", fresh)
+        found = self._connection.execute(
+            f"SELECT d.source_row, any_value([{fields}]) "
+            f"FROM dropped AS d JOIN ({kept}) AS k ON d.log_key = k.log_key "
+            f"GROUP BY d.source_row HAVING bool_and({differs}) ORDER BY d.source_row"
+        ).fetchall()
+        self._connection.unregister("dropped")
+        self._connection.unregister("first_ones")
+        if not found:
+            return None
+        return Differing(len(found), int(found[0][0]), tuple(filter(None, found[0][1])))
 
     def absent(self, table: str, rows: pa.Table) -> pa.Table:
         """The rows that the store, as it is now, does not hold.
@@ -165,16 +223,20 @@ class _Near:
 
     def stored_sql(self, snapshot: Snapshot) -> str | None:
         """Keys of the stored rows near these; None if no file can hold one."""
-        column = TIME_COLUMN[self._table]
-        if self._ends is not None:
-            # Files with rows that have no time are kept by select, as those rows need.
-            snapshot = snapshot.select(column, *self._ends)
+        snapshot = self.stored(snapshot)
         if not snapshot.files:
             return None
         return (
             f"SELECT {_key_sql(self._table)} AS key FROM ({snapshot.scan_sql()}) "
-            f"WHERE {self.where(column)}"
+            f"WHERE {self.where(TIME_COLUMN[self._table])}"
         )
+
+    def stored(self, snapshot: Snapshot) -> Snapshot:
+        """The files that can hold rows near these."""
+        if self._ends is None:
+            return snapshot
+        # Files with rows that have no time are kept by select, as those rows need.
+        return snapshot.select(TIME_COLUMN[self._table], *self._ends)
 
 
 def _key_sql(table: str) -> str:

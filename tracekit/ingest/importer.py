@@ -24,6 +24,7 @@ from tracekit.ingest.files import (
 )
 from tracekit.ingest.summary import FileSummary, ImportSummary
 from tracekit.lake.store import Store
+from tracekit.words import plural
 
 __all__ = ["Progress", "import_paths"]
 
@@ -82,7 +83,7 @@ def import_paths(
 
         settle_after_import(run.store)
     if unread:
-        others = f" ({summary.taken:,} rows of the other files are in the store)"
+        others = f" ({plural(summary.taken, 'row')} of the other files in the store)"
         raise type(unread[0])(f"{unread[0]}{others}")
     return summary
 

@@ -20,9 +20,20 @@ class Refusal:
 
 
 @dataclass(frozen=True)
+class DifferingRow:
+    """A row that was not taken, since one with the same id and start is there, which differs."""
+
+    file: str
+    row: int
+    fields: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class FileSummary:
     """One input. ``taken`` counts rows written, ``tables`` the same by table; ``mapped`` is
-    their column to ours, ``unmapped`` the columns kept only as extra."""
+    their column to ours, ``unmapped`` the columns kept only as extra. ``duplicates`` say what is
+    there already; ``differing`` have the id and start of such a row, but other values (the first
+    one is kept), and ``differs`` is an example."""
 
     path: str
     format: str
@@ -33,6 +44,8 @@ class FileSummary:
     mapped: Mapping[str, str] = field(default_factory=dict)
     unmapped: tuple[str, ...] = ()
     notices: tuple[str, ...] = ()
+    differing: int = 0
+    differs: DifferingRow | None = None
 
     @property
     def refused_count(self) -> int:
@@ -46,6 +59,14 @@ class FileSummary:
             "taken": self.taken,
             "refused": self.refused_count,
             "duplicates": self.duplicates,
+            "differing": self.differing,
+            "differing_example": None
+            if self.differs is None
+            else {
+                "file": self.differs.file,
+                "row": self.differs.row,
+                "fields": list(self.differs.fields),
+            },
             "tables": dict(self.tables),
             "mapped": dict(self.mapped),
             "unmapped": list(self.unmapped),
@@ -75,12 +96,17 @@ class ImportSummary:
     def duplicates(self) -> int:
         return sum(f.duplicates for f in self.files)
 
+    @property
+    def differing(self) -> int:
+        return sum(f.differing for f in self.files)
+
     def to_json(self) -> dict[str, Any]:
         """A JSON object (as a dict): totals and one entry a file."""
         return {
             "taken": self.taken,
             "refused": self.refused_count,
             "duplicates": self.duplicates,
+            "differing": self.differing,
             "files": [f.to_json() for f in self.files],
         }
 

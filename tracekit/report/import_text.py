@@ -36,7 +36,7 @@ def render(summary: ImportSummary) -> Group:
 
 
 def _speaks(file: FileSummary) -> bool:
-    return bool(file.refused or file.notices or file.unmapped)
+    return bool(file.refused or file.notices or file.unmapped or file.differing)
 
 
 def _counts(file: FileSummary) -> str:
@@ -44,6 +44,8 @@ def _counts(file: FileSummary) -> str:
     parts = [taken or "nothing taken"]
     if file.duplicates:
         parts.append(f"{file.duplicates:,} there already")
+    if file.differing:
+        parts.append(f"{file.differing:,} there with other values")
     if file.refused_count:
         parts.append(f"{file.refused_count:,} refused")
     return ", ".join(parts)
@@ -61,6 +63,14 @@ def _remarks(file: FileSummary) -> Iterator[Text]:
             (f"refused {refusal.count:,}: {refusal.reason}", "red"), f" at {refusal.where}"
         )
         yield text.append(f" ({refusal.detail})") if refusal.detail else text
+    if file.differs is not None:
+        they = formats.plural(file.differing, "row")
+        differ = "differs" if file.differing == 1 else "differ"
+        yield Text(
+            f"{they} {differ} from what is stored under the same id and start; the first is kept. "
+            f"Example: {file.differs.file}:{file.differs.row}, {', '.join(file.differs.fields)}",
+            style="yellow",
+        )
     for notice in file.notices:
         yield Text(f"note: {notice}", style="yellow")
 
@@ -69,4 +79,6 @@ def _total(summary: ImportSummary) -> Text:
     parts = [f"{formats.plural(summary.taken, 'row')} taken"]
     parts.append(f"{summary.refused_count:,} refused")
     parts.append(f"{formats.plural(summary.duplicates, 'duplicate')}")
+    if summary.differing:
+        parts.append(f"{summary.differing:,} with other values than stored")
     return Text(", ".join(parts), style="bold")
