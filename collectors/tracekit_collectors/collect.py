@@ -18,6 +18,7 @@ from typing import Any
 
 import tracekit
 from tracekit.errors import TracekitError
+from tracekit.lake.receiver_file import RECEIVER_FILE
 from tracekit.lake.spool import Spool
 from tracekit.lake.store import Store
 from tracekit_collectors.config import CollectConfig, is_loopback
@@ -156,6 +157,8 @@ def _serve(
         loops.start()
 
         say.ready(ready)
+        # there for `tracekit doctor`, whatever the ports are
+        stack.enter_context(ready_at(store.path / RECEIVER_FILE, ready.to_json()))
         if config.ready_file is not None:
             stack.enter_context(ready_at(config.ready_file, ready.to_json()))
         if on_ready is not None:

@@ -72,6 +72,27 @@ def test_every_command_takes_store_after_its_name(path: tuple[str, ...]) -> None
     assert option.envvar == "TRACEKIT_STORE"
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("diagnose", "--format", "yaml"), "'yaml' is none of 'text', 'json', 'md'"),
+        (("verdicts", "--format", "yaml"), "'yaml' is none of 'table', 'json'"),
+        (("table", "--last", "abc"), "it must be a whole number, not 'abc'"),
+        (("table", "--last", "0"), "it must be 1 or more, not '0'"),
+        (("doctor", "--wait", "x"), "it must be a number, not 'x'"),
+        (("doctor", "--grpc-port", "70000"), "it must be 65,535 or less, not '70000'"),
+    ],
+)
+def test_a_wrong_value_is_told_in_plain_words(
+    run: Run, arguments: tuple[str, ...], said: str
+) -> None:
+    result = run(*arguments)
+    assert result.exit_code == 2
+    text = " ".join(result.output.split())
+    assert f"Invalid value for '{arguments[1]}': {said}" in text
+    assert "Value error" not in text and "Input should" not in text
+
+
 def test_demo_never_takes_the_store_of_the_environment() -> None:
     (option,) = [p for p in ALL[("demo",)].params if p.name == "store"]
     assert option.envvar is None

@@ -14,8 +14,10 @@ import pytest
 from tests.cli import traffic
 from tests.cli.conftest import Run
 from tracekit.analysis import sqlfiles
-from tracekit.analysis.probe import probe
+from tracekit.analysis.probe import Where, find_receiver, probe
 from tracekit.analysis.session import Session
+from tracekit.errors import UsageError
+from tracekit.lake.store import Store
 from tracekit_collectors.collect import Ready
 from tracekit_collectors.collect import run as collect
 from tracekit_collectors.config import CollectConfig
@@ -233,6 +235,59 @@ def test_probe_round_trip(run: Run, receiver: Callable[..., Ready]) -> None:
     assert not any(row["total"] for row in again["arrivals"]), "a probe is no arrival"
 
 
+def test_the_stores_receiver_is_found_on_any_ports(
+    run: Run, receiver: Callable[..., Ready], tmp_path: Path
+) -> None:
+    ready_file = tmp_path / "ready"
+    ready = receiver(host="127.0.0.1", ready_file=ready_file)
+    found = _doctor(run, "--store", ready.store, "--wait", 30)["probe"]
+    assert found["found_by"] == "store" and found["arrived"] is True
+    assert [p["port"] for p in found["ports"]] == [ready.grpc_port, ready.http_port]
+    text = run("doctor", "--store", ready.store, "--wait", "30").stdout
+    assert "as its receiver noted in the store" in " ".join(text.split())
+    # from another store, by the ready file
+    named = _doctor(run, "--ready-file", ready_file, "--wait", 0.1)["probe"]
+    assert named["found_by"] == "ready_file"
+    assert [p["port"] for p in named["ports"]] == [ready.grpc_port, ready.http_port]
+
+
+def test_where_a_receiver_is_looked_for(tmp_path: Path) -> None:
+    store = Store.open(tmp_path / "s", create=True)
+    assert find_receiver(None) == find_receiver(store) == Where()
+    note = store.path / ".receiver.json"
+    note.write_text(json.dumps({"pid": 1, "grpc": {"host": "0.0.0.0", "port": 5}, "http": {}}))
+    assert find_receiver(store).found_by == "default", "what is no receiver's says nothing"
+    ports = {"grpc": {"host": "0.0.0.0", "port": 5}, "http": {"host": "0.0.0.0", "port": 6}}
+    note.write_text(json.dumps({"pid": 1, **ports}))
+    assert find_receiver(store) == Where("127.0.0.1", 5, 6, "store")
+    assert find_receiver(store, grpc_port=7) == Where("127.0.0.1", 7, 6, "options")
+    assert find_receiver(store, host="h") == Where("h", 5, 6, "options")
+    with pytest.raises(UsageError, match="--ready-file"):
+        find_receiver(store, ready_file=tmp_path / "nothing")
+    # one that was killed leaves its note: the doctor says so
+    note.write_text(json.dumps({"pid": 1, "grpc": {"host": "127.0.0.1", "port": _free_port()},
+        "http": {"host": "127.0.0.1", "port": _free_port()}}))  # fmt: skip
+    closed = probe(store, where=find_receiver(store))
+    assert "has ended without clearing its note" in str(closed.remarks[-1].how)
+
+
+def test_the_note_goes_with_the_receiver(tmp_path: Path) -> None:
+    stop, on = threading.Event(), threading.Event()
+    config = CollectConfig(store=tmp_path / "gone", grpc_port=0, http_port=0)
+    thread = threading.Thread(
+        target=collect,
+        args=(config,),
+        kwargs={"on_ready": lambda _: on.set(), "stop_event": stop},
+    )
+    thread.start()
+    assert on.wait(60)
+    note = tmp_path / "gone" / ".receiver.json"
+    assert note.is_file()
+    stop.set()
+    thread.join(60)
+    assert not note.exists()
+
+
 def test_probe_names_swapped_ports(run: Run, receiver: Callable[..., Ready]) -> None:
     ready = receiver()
     ports = ("--grpc-port", ready.http_port, "--http-port", ready.grpc_port)
@@ -265,17 +320,17 @@ def test_probe_with_a_token(
 def test_probe_of_closed_ports_and_strangers(tmp_path: Path) -> None:
     with _listening(b"") as silent, _listening(b"220 mail ESMTP\r\n") as mail:
         closed = _free_port()
-        both = probe(None, grpc_port=closed, http_port=_free_port())
+        both = probe(None, where=Where(grpc_port=closed, http_port=_free_port()))
         assert [p.speaks for p in both.ports] == [None, None]
         assert "tracekit collect" in str(both.remarks[-1].how)
-        strange = probe(None, grpc_port=mail.port, http_port=silent.port)
+        strange = probe(None, where=Where(grpc_port=mail.port, http_port=silent.port))
         assert [p.speaks for p in strange.ports] == ["unknown", "unknown"]
         assert strange.arrived is None
 
 
 def test_probe_of_a_foreign_http_server() -> None:
     with _listening(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n") as web:
-        result = probe(None, grpc_port=_free_port(), http_port=web.port)
+        result = probe(None, where=Where(grpc_port=_free_port(), http_port=web.port))
     assert result.ports[1].speaks == "http"
     assert any("not tracekit's receiver" in r.text for r in result.remarks)
     assert result.sent_via == ()

@@ -38,7 +38,8 @@ def test_compact_and_vacuum(run: Run, own_store: Path) -> None:
     assert _info(run, own_store)["spans"]["files"] == 3
     assert "nothing to compact" in run("store", "compact", "--store", own_store).stdout
     done = json.loads(run("store", "compact", "--all", "--store", own_store, "--json").stdout)
-    spans = next(d for d in done if d["table"] == "spans")
+    assert list(done) == ["path", "compacted"] and done["path"] == str(own_store)
+    spans = next(d for d in done["compacted"] if d["table"] == "spans")
     assert (spans["files_before"], spans["files_after"]) == (3, 1)
     assert _info(run, own_store)["spans"]["files"] == 1
     assert _info(run, own_store)["spans"]["rows"] == 18
@@ -59,7 +60,9 @@ def test_vacuum_retain_deletes_rows(run: Run, own_store: Path) -> None:
 def test_export(run: Run, own_store: Path, tmp_path: Path) -> None:
     arguments = ("store", "export", tmp_path / "out", "--store", own_store)
     done = json.loads(run(*arguments, "--json").stdout)
-    assert {d["table"]: d["rows"] for d in done}["spans"] == 18
+    assert list(done) == ["path", "folder", "format", "exported"]
+    assert (done["folder"], done["format"]) == (str(tmp_path / "out"), "parquet")
+    assert {d["table"]: d["rows"] for d in done["exported"]}["spans"] == 18
     assert pq.read_table(tmp_path / "out" / "spans.parquet").num_rows == 18
     assert run(*arguments).exit_code == 2, "only into a new folder"
     text = run(

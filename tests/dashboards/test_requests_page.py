@@ -33,7 +33,9 @@ def test_every_request_newest_first(demo_store: Path, open_app: OpenApp, query: 
     assert not app.exception
     wanted = query("select request_key from requests order by start_unix_ns desc, request_key")
     assert listed(app) == wanted["request_key"].to_list()
-    assert f"{texts.LIST_COUNT.format(n=332)}. {texts.LIST_HINT}" in [c.value for c in app.caption]
+    assert f"{texts.LIST_COUNT.format(requests='332 requests')}. {texts.LIST_HINT}" in [
+        c.value for c in app.caption
+    ]
 
 
 @pytest.mark.parametrize("order", [o for o in ORDERS if o != "newest"])

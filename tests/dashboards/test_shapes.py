@@ -50,7 +50,9 @@ def test_a_spreadsheet_gets_the_ten_minute_answer(
     text = "\n".join(m.value for m in app.markdown)
     assert plain(table.sentence) in text
     # no clock: nothing is drawn over time, and why is said
-    assert texts.NO_CLOCK.format(n=len(table.rows)) in [i.value for i in app.info]
+    assert texts.NO_CLOCK.format(requests=f"{len(table.rows)} requests") in [
+        i.value for i in app.info
+    ]
     assert not app.get("arrow_vega_lite_chart")[1:]
     # too few for percentiles: n is said, values are not
     percentiles = next(d.value for d in app.dataframe if "p99_ms" in d.value)

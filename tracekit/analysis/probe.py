@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tracekit.analysis.doctor import DOCTOR_SERVICE, Remark
+from tracekit.errors import UsageError
+from tracekit.lake.receiver_file import RECEIVER_FILE, Listening, read_listening
 
 if TYPE_CHECKING:
     from tracekit.lake.store import Store
@@ -39,10 +41,22 @@ class Port:
 
 
 @dataclass(frozen=True)
+class Where:
+    """Where a receiver is asked for, and how that is known: ``options``, ``ready_file``, ``store``
+    (as its receiver noted it) or ``default``."""
+
+    host: str = "127.0.0.1"
+    grpc_port: int = 4317
+    http_port: int = 4318
+    found_by: str = "default"
+
+
+@dataclass(frozen=True)
 class Probe:
     """``arrived`` is None where no test span could be sent; ``waited_s`` is how long it took."""
 
     host: str
+    found_by: str
     ports: tuple[Port, ...]
     receiver: dict[str, Any] | None
     sent_via: tuple[str, ...]
@@ -57,9 +71,7 @@ class Probe:
 def probe(
     store: Store | None,
     *,
-    host: str = "127.0.0.1",
-    grpc_port: int = 4317,
-    http_port: int = 4318,
+    where: Where | None = None,
     token: str | None = None,
     wait_s: float = 10.0,
 ) -> Probe:
@@ -67,6 +79,8 @@ def probe(
 
     Never raises for what the network does: that becomes a remark.
     """
+    where = where or Where()
+    host, grpc_port, http_port = where.host, where.grpc_port, where.http_port
     ports = (
         Port(grpc_port, "grpc", _speaks(host, grpc_port, "grpc")),
         Port(http_port, "http", _speaks(host, http_port, "http")),
@@ -78,10 +92,10 @@ def probe(
                 "note",
                 "receiver",
                 f"no receiver answers on {host}:{grpc_port} or :{http_port}",
-                "start one: tracekit collect (imports work without it)",
+                _NOBODY[where.found_by],
             )
         )
-        return Probe(host, ports, None, (), None, None, tuple(remarks))
+        return Probe(host, where.found_by, ports, None, (), None, None, tuple(remarks))
     receiver: dict[str, Any] | None = None
     if ports[1].speaks == "http":
         receiver, remark = _status(host, http_port, token)
@@ -100,7 +114,8 @@ def probe(
         if error is None:
             sent["grpc"] = trace_id
     if not sent or store is None:
-        return Probe(host, ports, receiver, tuple(sent), None, None, tuple(remarks))
+        said = tuple(remarks)
+        return Probe(host, where.found_by, ports, receiver, tuple(sent), None, None, said)
     began = time.monotonic()
     missing = _wait(store, set(sent.values()), began + wait_s)
     waited = time.monotonic() - began
@@ -118,7 +133,56 @@ def probe(
         )
     else:
         remarks.append(Remark("ok", "receiver", f"test spans over {via} arrived in {waited:.1f} s"))
-    return Probe(host, ports, receiver, tuple(sent), not missing, waited, tuple(remarks))
+    said = tuple(remarks)
+    return Probe(host, where.found_by, ports, receiver, tuple(sent), not missing, waited, said)
+
+
+_START: Final = "start one: tracekit collect (imports work without it)"
+#: What to do where nobody answers, by how the place was found.
+_NOBODY: Final = {
+    "options": f"give other --host, --grpc-port and --http-port, or {_START}",
+    "ready_file": f"the ready file is left from a receiver that was killed; {_START}",
+    "store": (
+        "the receiver that noted these ports in the store has ended without clearing its note, or "
+        f"runs on another machine (--host); {_START}"
+    ),
+    "default": (
+        "a receiver of this store would have noted its ports there; if one runs for another "
+        f"store, name it (--store, --ready-file, or --grpc-port and --http-port), or {_START}"
+    ),
+}
+
+
+def find_receiver(
+    store: Store | None,
+    *,
+    host: str | None = None,
+    grpc_port: int | None = None,
+    http_port: int | None = None,
+    ready_file: Path | None = None,
+) -> Where:
+    """Where to ask: the options, else the ready file, else the store's note, else the defaults.
+
+    UsageError if ``ready_file`` is no receiver's.
+    """
+    noted: Listening | None = None
+    found_by = "default"
+    if ready_file is not None:
+        found_by, noted = "ready_file", read_listening(ready_file)
+        if noted is None:
+            raise UsageError(
+                f"--ready-file {ready_file} is not there or no receiver's: it is the file that "
+                "`tracekit collect --ready-file` writes while it runs"
+            )
+    elif store is not None:
+        noted = read_listening(store.path / RECEIVER_FILE)
+        found_by = "default" if noted is None else "store"
+    if grpc_port is not None or http_port is not None or host is not None:
+        found_by = "options"
+    base = Where() if noted is None else Where(noted.host, noted.grpc_port, noted.http_port)
+    return Where(
+        host or base.host, grpc_port or base.grpc_port, http_port or base.http_port, found_by
+    )
 
 
 def _speaks(host: str, port: int, expected: str) -> str | None:

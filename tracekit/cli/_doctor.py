@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -16,9 +17,22 @@ if TYPE_CHECKING:
 
 def doctor(
     store: opt.Store = None,
-    host: Annotated[str, typer.Option(help="Where the receiver listens.")] = "127.0.0.1",
-    grpc_port: Annotated[int, typer.Option(min=1, max=65535, help="Its OTLP/gRPC port.")] = 4317,
-    http_port: Annotated[int, typer.Option(min=1, max=65535, help="Its OTLP/HTTP port.")] = 4318,
+    host: Annotated[
+        str | None,
+        typer.Option(help="Where the receiver listens (else as noted in the store; 127.0.0.1)."),
+    ] = None,
+    grpc_port: Annotated[
+        int | None,
+        typer.Option(min=1, max=65535, help="Its OTLP/gRPC port (else as noted; 4317)."),
+    ] = None,
+    http_port: Annotated[
+        int | None,
+        typer.Option(min=1, max=65535, help="Its OTLP/HTTP port (else as noted; 4318)."),
+    ] = None,
+    ready_file: Annotated[
+        Path | None,
+        typer.Option(help="Take host and ports from this file of collect --ready-file."),
+    ] = None,
     token: Annotated[
         str | None,
         typer.Option(envvar="TRACEKIT_TOKEN", help="The receiver's token (TRACEKIT_TOKEN)."),
@@ -34,10 +48,11 @@ def doctor(
     """Check the way in: is anything arriving, and joined?
 
     Looks at receiver, protocols, joins, coverage, quarantine and missing engine flags.
-    Sends one test span to a receiver that answers on this machine. Always exits 0: it reports,
-    it does not judge.
+    Sends one test span to a receiver that answers. The store's receiver notes its ports in the
+    store, so they need not be given; those given count. Always exits 0: it reports, it does not
+    judge.
     """
-    from tracekit.analysis.probe import probe
+    from tracekit.analysis.probe import find_receiver, probe
     from tracekit.lake.store import Store
 
     path = opt.store_path(store)
@@ -52,9 +67,9 @@ def doctor(
     if not no_probe:
         result = probe(
             opened,
-            host=host,
-            grpc_port=grpc_port,
-            http_port=http_port,
+            where=find_receiver(
+                opened, host=host, grpc_port=grpc_port, http_port=http_port, ready_file=ready_file
+            ),
             token=token,
             wait_s=wait,
         )

@@ -49,6 +49,7 @@ class Group(TyperGroup):
         except KeyboardInterrupt:
             raise typer.Exit(_INTERRUPTED) from None
         except Exception as error:
+            _reword(error)
             line, code = _explain(error)
             if line is None or os.environ.get("TRACEKIT_DEBUG") == "1":
                 raise
@@ -79,6 +80,39 @@ def _explain(error: Exception) -> tuple[str | None, int]:
         ),
         _BUG,
     )
+
+
+def _reword(error: Exception) -> None:
+    """Say in plain words what a value of an option must be.
+
+    The framework checks values with a library whose texts are for programmers ("Value error,",
+    "Input should be"); what was wrong is in the error that it raised.
+    """
+    details = getattr(error.__cause__, "errors", None)
+    if not hasattr(error, "message") or not callable(details):
+        return
+    found = next(iter(details()), None)
+    if isinstance(found, dict):
+        error.message = _value_words(found)
+
+
+def _value_words(found: dict[str, Any]) -> str:
+    kind, context = str(found.get("type")), found.get("ctx") or {}
+    given = f", not {found.get('input')!r}"
+    if kind.startswith("int_"):
+        return f"it must be a whole number{given}"
+    if kind.startswith("float_"):
+        return f"it must be a number{given}"
+    for name, words in (
+        ("ge", "{} or more"),
+        ("le", "{} or less"),
+        ("gt", "more than {}"),
+        ("lt", "less than {}"),
+    ):
+        if name in context:
+            return f"it must be {words.format(format(context[name], ','))}{given}"
+    text = str(context.get("error") or found.get("msg") or "it cannot be used")
+    return text.removesuffix(".").replace(" is not one of ", " is none of ")
 
 
 def _one_line(text: str) -> str:

@@ -65,7 +65,8 @@ def compact(
     else:
         done = maintain.compact(opened, tables=table)
     if as_json:
-        out.write_json(store_text.rows_json(done))
+        document = {"path": str(opened.path), "compacted": store_text.rows_json(done)}
+        out.write_json(document)
     else:
         out.show(store_text.render_compacted(done))
 
@@ -105,6 +106,7 @@ def vacuum(
     if as_json:
         out.write_json(
             {
+                "path": str(opened.path),
                 "dry_run": dry_run,
                 "retained": store_text.rows_json(dropped),
                 "vacuumed": store_text.rows_json(done),
@@ -129,10 +131,16 @@ def export(
     from tracekit.lake.store import Store
     from tracekit.report import store_text
 
-    done = maintain.export(
-        Store.open(opt.store_path(store)), dest, format=export_format.value, tables=table
-    )
+    opened = Store.open(opt.store_path(store))
+    done = maintain.export(opened, dest, format=export_format.value, tables=table)
     if as_json:
-        out.write_json(store_text.rows_json(done))
+        out.write_json(
+            {
+                "path": str(opened.path),
+                "folder": str(dest),
+                "format": export_format.value,
+                "exported": store_text.rows_json(done),
+            }
+        )
     else:
         out.show(store_text.render_exported(done))

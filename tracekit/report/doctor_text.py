@@ -20,6 +20,14 @@ _CLOCKS_SHOWN: Final = 12
 _SIGNS: Final = {"ok": ("ok", "green"), "note": ("--", "yellow"), "problem": ("!!", "bold red")}
 
 
+_FOUND_BY: Final = {
+    "options": "as given",
+    "ready_file": "from the ready file",
+    "store": "as its receiver noted in the store",
+    "default": "the default ports; no receiver has noted others in the store",
+}
+
+
 def render(health: Health | None, probe: Probe | None, *, missing: str | None) -> Group:
     """The whole report; ``missing`` says why there is no ``health`` (no store)."""
     return Group(*_blocks(health, probe, missing))
@@ -137,7 +145,8 @@ def _clocks(health: Health) -> RenderableType:
 def _ports(probe: Probe) -> Text:
     words = {None: "closed", "grpc": "gRPC", "http": "HTTP", "tls": "TLS", "unknown": "unknown"}
     listed = ", ".join(f"{p.port} {words[p.speaks]}" for p in probe.ports)
-    return Text.assemble(("receiver ", "bold"), f"{probe.host}: {listed}")
+    how = _FOUND_BY[probe.found_by]
+    return Text.assemble(("receiver ", "bold"), f"{probe.host}: {listed}", (f"  ({how})", "dim"))
 
 
 def _remarks(remarks: Sequence[Remark]) -> Iterator[RenderableType]:
