@@ -1,0 +1,177 @@
+"""The timeline over legs made by hand: what the rules say, one by one."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.analysis._legs import leg, run_core
+from tests.analysis._made import MS
+from tests.analysis._made import client_leg as _client
+from tests.analysis._made import engine_leg as _engine
+from tests.analysis._made import known_phases as _known
+from tests.analysis._made import one_record as _record
+
+
+@pytest.mark.parametrize("force_sweep", [False, True])
+def test_an_early_role_chunk_does_not_turn_queueing_into_decode(force_sweep: bool) -> None:
+    record = _record(
+        _client(first_token=5 * MS, ttft_kind="first_chunk"), _engine(), force_sweep=force_sweep
+    )
+    assert record["path"] == ("sweep" if force_sweep else "cut")
+    assert _known(record) == {
+        "network": 3 + 9,
+        "frontend": 7 + 1,
+        "queue": 490,
+        "prefill": 100,
+        "decode": 290,
+        "unexplained": 0,
+    }
+    # nor is the role chunk the first token
+    assert (record["ttft_ms"], record["ttft_kind"]) == (600, "server")
+    assert record["tpot_ms"] == 290 / 29
+
+
+@pytest.mark.parametrize("force_sweep", [False, True])
+def test_a_clients_own_first_token_is_the_ttft(force_sweep: bool) -> None:
+    record = _record(_client(), _engine(), force_sweep=force_sweep)
+    assert (record["ttft_ms"], record["ttft_kind"]) == (605, "first_content")
+    assert record["e2e_ms"] == 900
+    assert record["tpot_ms"] == (900 - 605) / 29
+    assert record["tokens_per_s"] == 30 / 0.9
+    assert record["after_last_token_ms"] == 10
+
+
+@pytest.mark.parametrize("force_sweep", [False, True])
+def test_a_token_that_reached_the_client_after_the_engine_was_done_was_on_its_way(
+    force_sweep: bool,
+) -> None:
+    one_token = {"first_token": 600 * MS, "last_token": 600 * MS, "leg_end": 601 * MS}
+    record = _record(
+        _client(first_token=640 * MS, last_token=640 * MS, output_tokens=1),
+        _engine(**one_token, output_tokens=1),
+        force_sweep=force_sweep,
+    )
+    assert record["ttft_ms"] == 640
+    assert _known(record) == {
+        "network": 3 + 39,
+        "frontend": 7 + 1,
+        "queue": 490,
+        "prefill": 100,
+        "decode": 0,
+        "unexplained": 0,
+    }
+
+
+@pytest.mark.parametrize("force_sweep", [False, True])
+def test_phases_that_no_leg_knows_are_null_not_zero(force_sweep: bool) -> None:
+    alone = _record(_client(), force_sweep=force_sweep)
+    assert _known(alone) == {"queue_or_prefill": 605, "decode": 295, "unexplained": 0}
+    assert alone["coverage"] == 1
+    # an engine that cannot tell queue from prefill
+    merged = _record(
+        _client(), _engine(queued=None, scheduled=None, engine="other"), force_sweep=force_sweep
+    )
+    assert _known(merged) == {
+        "network": 3 + 9,
+        "frontend": 1,
+        "queue_or_prefill": 597,
+        "decode": 290,
+        "unexplained": 0,
+    }
+    # a known phase of no length is 0
+    at_once = _record(_client(), _engine(queued=3 * MS, scheduled=3 * MS), force_sweep=force_sweep)
+    assert _known(at_once) == {
+        "network": 3 + 9,
+        "frontend": 1,
+        "queue": 0,
+        "prefill": 597,
+        "decode": 290,
+        "unexplained": 0,
+    }
+
+
+@pytest.mark.parametrize("force_sweep", [False, True])
+def test_time_that_no_boundary_covers_is_unexplained(force_sweep: bool) -> None:
+    record = _record(_client(), _engine(queued=None), force_sweep=force_sweep)
+    assert _known(record) == {
+        "network": 3 + 9,
+        "frontend": 1,
+        "prefill": 100,
+        "decode": 290,
+        "unexplained": 497,
+    }
+    assert record["coverage"] == pytest.approx(1 - 497 / 900)
+    # a call of which only start and end are known
+    bare = _record(_client(first_token=None, last_token=None), force_sweep=force_sweep)
+    assert _known(bare) == {"unexplained": 905}
+    assert bare["coverage"] == 0
+
+
+def test_a_client_that_gave_up_before_the_first_token_was_waiting() -> None:
+    record = _record(
+        _client(
+            first_token=None, last_token=None, status="aborted", streaming=1, output_tokens=None
+        )
+    )
+    assert _known(record) == {"queue_or_prefill": 905, "unexplained": 0}
+    assert record["ttft_ms"] is None
+    assert record["status"] == "aborted"
+
+
+def test_where_claims_overlap_the_nearer_phase_wins() -> None:
+    # a transfer that runs beside prefill is hidden by it; only what sticks out is kv_transfer
+    record = _record(
+        leg(
+            "engine",
+            recv=0,
+            queued=0,
+            scheduled=100 * MS,
+            prefill_end=400 * MS,
+            kv_start=200 * MS,
+            kv_end=450 * MS,
+            first_token=450 * MS,
+            last_token=800 * MS,
+        )
+    )
+    assert record["path"] == "sweep"
+    assert _known(record) == {
+        "frontend": 0,
+        "queue": 100,
+        "prefill": 300,
+        "kv_transfer": 50,
+        "decode": 350,
+        "unexplained": 0,
+    }
+
+
+def test_a_client_that_saw_more_tokens_than_the_engine_told_of_goes_on_decoding() -> None:
+    record = _record(_client(output_tokens=60, last_token=1500 * MS, leg_end=1500 * MS), _engine())
+    assert record["decode_ms"] == 290 + 610
+    assert record["output_tokens"] == 60
+
+
+def test_boundaries_out_of_order_are_clipped_never_negative() -> None:
+    # the engine's clock is 200 ms behind: it arrives before it was sent
+    record = _record(_client(send=200 * MS), _engine())
+    assert record["path"] == "sweep"
+    assert record["e2e_ms"] == 700
+    assert _known(record)["queue"] == 300
+    # a last token before the first
+    record = _record(_client(), _engine(last_token=550 * MS, leg_end=550 * MS))
+    assert record["coverage"] <= 1
+
+
+def test_each_interval_says_how_it_is_known() -> None:
+    con = run_core({"r": [_client(), _engine(first_token_src="reported ttft")]})
+    rows = con.execute(
+        "select phase, provenance, field, role from phases order by start_unix_ns"
+    ).fetchall()
+    assert rows == [
+        ("network", "measured", "server arrival", "client"),
+        ("frontend", "inferred", "arrival until queued", "engine"),
+        ("queue", "measured", "queued", "engine"),
+        ("prefill", "reported", "ttft", "engine"),
+        ("decode", "measured", "last_token", "engine"),
+        ("frontend", "measured", "span end", "engine"),
+        ("network", "measured", "last_token", "client"),
+    ]
