@@ -364,7 +364,10 @@ def funnel(frame: pl.DataFrame) -> ChartType:
             axis=alt.Axis(format=",d", tickCount=4, tickMinStep=1),
             scale=_room(frame["n"]),
         ),
-        tooltip=[alt.Tooltip("step:N", title=texts.STEP), alt.Tooltip("n:Q", format=",")],
+        tooltip=[
+            alt.Tooltip("step:N", title=texts.STEP),
+            alt.Tooltip("n:Q", title=texts.COUNT_AXIS, format=","),
+        ],
     )
     bars = base.mark_bar(height=16, color=_ACCENT)
     labels = base.mark_text(align="left", dx=4, color=_GREY, fontSize=12).encode(

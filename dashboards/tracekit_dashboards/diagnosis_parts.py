@@ -262,7 +262,7 @@ def percentiles(found: Diagnosis) -> None:
     ]
     numbers = {"p50_ms": pl.Float64, "p95_ms": pl.Float64, "p99_ms": pl.Float64, "n": pl.Int64}
     schema = {"metric": pl.String, **numbers, "kind": pl.String, "definition": pl.String}
-    labels = {"metric": texts.METRIC} | {
+    labels = {"metric": texts.METRIC, "n": texts.N_REQUESTS} | {
         name: texts.UNIT_MS.format(what=name.removesuffix("_ms")) for name in numbers if name != "n"
     }
     tables.show(
@@ -275,8 +275,12 @@ def percentiles(found: Diagnosis) -> None:
         f"{row['metric']}: {row['definition']}{f' ({kind})' if (kind := row['kind']) else ''}."
         for row in rows
     )
-    left_out = "".join(f" {note}." for note in percentile_notes(found))
+    left_out = "".join(f" {_sentence(note)}" for note in percentile_notes(found))
     st.caption(plain(f"{texts.PERCENTILES_NOTE}{left_out} {meanings}"))
+
+
+def _sentence(note: str) -> str:
+    return f"{note[:1].upper()}{note[1:]}."
 
 
 def phase_totals(found: Diagnosis) -> None:
@@ -305,7 +309,7 @@ def phase_totals(found: Diagnosis) -> None:
         },
     )
     st.altair_chart(charts.phase_totals(frame), width="stretch")
-    saved = "".join(f" {note}." for note in phase_notes(found))
+    saved = "".join(f" {_sentence(note)}" for note in phase_notes(found))
     st.caption(plain(f"{texts.PHASE_TOTALS_NOTE}{saved}"))
     tables.csv_button(frame, "phase-totals")
 

@@ -188,7 +188,7 @@ def _tables(detail: RequestDetail, drawn: RequestView) -> None:
             tables.show(drawn.gaps.sort("ms", descending=True), "token-gaps", labels=texts.COLUMNS)
     if detail.gpu:
         with st.expander(texts.GPU):
-            tables.show(pl.DataFrame(list(detail.gpu)), "gpus")
+            tables.show(pl.DataFrame(list(detail.gpu)), "gpus", labels=texts.GPU_COLUMNS)
     with st.expander(texts.RECORD):
         rows = [
             {"field": name, "value": str(value)}

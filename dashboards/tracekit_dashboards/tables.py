@@ -13,6 +13,8 @@ import streamlit as st
 
 from tracekit_dashboards import texts
 
+#: Shares of 1 that are shown in per cent; their CSV keeps the share.
+_PERCENT: Final = frozenset({"coverage", "dram_bw_util", "sm_util", "gpu_time_util"})
 _DIGITS: Final = {"ms": 1, "_s": 1, "_pct": 1, "_share": 3}
 
 
@@ -74,6 +76,8 @@ def columns(frame: pl.DataFrame, labels: Mapping[str, str]) -> dict[str, Any]:
             config[name] = st.column_config.DatetimeColumn(
                 label, format="YYYY-MM-DD HH:mm:ss", timezone="UTC"
             )
+        elif kind.is_float() and label.endswith("[%]") and name in _PERCENT:
+            config[name] = st.column_config.NumberColumn(label, format="percent")
         elif kind.is_float():
             digits = next((d for end, d in _DIGITS.items() if name.endswith(end)), 2)
             config[name] = st.column_config.NumberColumn(label, format=f"%.{digits}f")

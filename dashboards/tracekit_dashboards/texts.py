@@ -171,7 +171,7 @@ PERCENTILES: Final = "Percentiles"
 PERCENTILES_NOTE: Final = (
     "Over completed requests; a dash where they are too few for that percentile."
 )
-METRIC: Final = "Metric"
+METRIC: Final = "metric"
 PHASE_TOTALS: Final = "Where the time goes"
 PHASE_TOTALS_NOTE: Final = (
     "All completed requests together. A large share is not a fault: only excess over what a "
@@ -273,7 +273,7 @@ COLUMNS: Final = {
     "start": "start [UTC]",
     "request_id": "request",
     "total_ms": "total [ms]",
-    "tokens_per_s": "tokens/s",
+    "tokens_per_s": "output rate [tokens/s]",
     "input_tokens": "input [tokens]",
     "cached_tokens": "cached [tokens]",
     "output_tokens": "output [tokens]",
@@ -291,7 +291,7 @@ COLUMNS: Final = {
     "decode_ms": "decode [ms]",
     "unexplained_ms": "unexplained [ms]",
     "max_gap_ms": "longest gap [ms]",
-    "coverage": "explained [1]",
+    "coverage": "explained [%]",
     "quarantine_reason": "quarantined",
     "lane": "leg",
     "name": "boundary",
@@ -306,6 +306,19 @@ COLUMNS: Final = {
     "index": "gap",
     "is_stall": "stall",
     "excess_ms": "over median [ms]",
+}
+GPU_COLUMNS: Final = {
+    "host": "host",
+    "gpu_uuid": "GPU",
+    "mig_uuid": "MIG instance",
+    "windows": "samples [count]",
+    "dram_bw_util": "DRAM bandwidth used [%]",
+    "sm_util": "SMs busy [%]",
+    "gpu_time_util": "GPU busy [%]",
+    "power_w": "power [W]",
+    "sm_clock_min_hz": "lowest SM clock [Hz]",
+    "mem_used_max_bytes": "memory used, most [bytes]",
+    "throttled_ms": "throttled [ms]",
 }
 
 # --- sql
@@ -383,11 +396,15 @@ HEALTH_COLUMNS: Final = {
     "roles": "legs are",
     "scopes": "sent by",
     "last": "last received [UTC]",
+    "spans": "spans [count]",
+    "legs": "legs [count]",
+    "requests": "requests [count]",
+    "instances": "instances [count]",
     "table_name": "table",
-    "total": "rows",
-    "last_minute": "last minute",
+    "total": "rows [count]",
+    "last_minute": "rows of the last minute [count]",
     "place": "where",
-    "n": "rows",
+    "n": "rows [count]",
 }
 LEVEL_ICONS: Final = {
     "ok": ":material/check_circle:",
