@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from tracekit.analysis import sqlfiles
+from tracekit.words import plural as _n
 
 if TYPE_CHECKING:
     from tracekit.analysis.session import Session
@@ -365,10 +366,6 @@ def _refused_remarks(refused: Sequence[Row]) -> Iterator[Remark]:
             + (f" (e.g. {row['example']})" if row["example"] else ""),
             "`tracekit sql set_aside` lists them",
         )
-
-
-def _n(count: int, noun: str) -> str:
-    return f"{count:,} {noun if count == 1 else noun + 's'}"
 
 
 def _percent(share: float) -> str:

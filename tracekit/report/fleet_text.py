@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from tracekit.analysis.slo import GIVEN
 from tracekit.report import formats, texts
+from tracekit.words import verb
 
 if TYPE_CHECKING:
     from tracekit.analysis.diagnosis import Diagnosis, Finding, FleetShare, FleetTotal
@@ -26,8 +27,8 @@ _LOWER_BOUND: Final = (
     "a lower bound: less time in one phase also shortens others' queues, which is not counted"
 )
 _REFERENCES: Final = {
-    "baseline": "ordinary variation is what the baseline's {n} requests show under the same limits",
-    "window": "ordinary variation is at most what {n} requests within the limits show; "
+    "baseline": "ordinary variation is what the baseline's {requests} {show} under the same limits",
+    "window": "ordinary variation is at most what {requests} within the limits {show}; "
     "a --baseline window says it better",
 }
 
@@ -57,7 +58,10 @@ def notes(diagnosis: Diagnosis) -> Iterator[str]:
         yield _total(total)
     for total in totals:
         if total.reference is not None:
-            yield _REFERENCES[total.reference].format(n=formats.count(total.reference_n))
+            yield _REFERENCES[total.reference].format(
+                requests=formats.plural(total.reference_n, "request"),
+                show=verb(total.reference_n, "shows", "show"),
+            )
             break
     left = _left_out(diagnosis)
     if totals and left:

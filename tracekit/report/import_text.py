@@ -11,6 +11,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from tracekit.report import formats
+from tracekit.words import verb
 
 if TYPE_CHECKING:
     from tracekit.ingest.summary import FileSummary, ImportSummary
@@ -65,7 +66,7 @@ def _remarks(file: FileSummary) -> Iterator[Text]:
         yield text.append(f" ({refusal.detail})") if refusal.detail else text
     if file.differs is not None:
         they = formats.plural(file.differing, "row")
-        differ = "differs" if file.differing == 1 else "differ"
+        differ = verb(file.differing, "differs", "differ")
         yield Text(
             f"{they} {differ} from what is stored under the same id and start; the first is kept. "
             f"Example: {file.differs.file}:{file.differs.row}, {', '.join(file.differs.fields)}",
