@@ -36,6 +36,20 @@ def test_a_row_whose_columns_contradict_each_other_is_no_matter_of_clocks() -> N
     assert record["quarantine_reason"].startswith("inconsistent_durations")
 
 
+def test_rows_that_share_an_id_are_requests_of_their_own_each_with_its_clock() -> None:
+    seen_by_client = log_row(request_id="r", start=100, ttft_ms=60.0, e2e_ms=250.0)
+    for ahead in (-120_000, -150, 150, 120_000):
+        phases = {"ttft_ms": 50.0, "queue_ms": 10.0, "prefill_ms": 40.0}
+        server = log_row(request_id="r", start=100 + ahead, e2e_ms=240.0, **phases)
+        assert [r["quarantine_reason"] for r in _requests(seen_by_client, server)] == [None, None]
+        # what a row says of itself is its own affair: no other clock takes part in it
+        wrong = log_row(
+            request_id="r", start=100 + ahead, e2e_ms=0.24, **(phases | {"decode_ms": 200.0})
+        )
+        reasons = sorted(str(r["quarantine_reason"]) for r in _requests(seen_by_client, wrong))
+        assert reasons == ["None", "inconsistent_durations:phases>e2e"]
+
+
 def test_a_row_with_a_clock_keeps_its_times() -> None:
     (record,) = _requests(
         log_row(
