@@ -16,6 +16,7 @@ from tracekit.analysis.comparison import SCHEMA, VERDICTS, Comparison
 from tracekit.analysis.slo import parse_slo
 from tracekit.report import compare_md, compare_text
 from tracekit.report.console import make_console
+from tracekit.words import plural
 
 NOTHING = ("no_change", "not_enough_evidence")
 
@@ -227,7 +228,8 @@ def test_too_few_requests(n: int) -> None:
         a.set("status", np.arange(1), "open")
     result = compared(a, factory.clean(300, seed=2))
     assert result.verdict == "not_enough_evidence"
-    assert f"A (side A) has {n} completed of {max(n, 1)} requests; 30 are needed" in result.sentence
+    of = plural(max(n, 1), "request")
+    assert f"A (side A) has {n} completed of {of}; 30 are needed" in result.sentence
     assert [m.field for m in result.missing_evidence] == ["requests"]
     assert not any(s.effect for m in result.metrics for s in m.statistics)
     for one in result.metrics:
