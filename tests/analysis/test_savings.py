@@ -1,4 +1,4 @@
-"""Seconds saved by the prefix cache: against the known cost of prompts, and when it is quiet."""
+"""Seconds that cached KV saved or cost: against the known cost of prompts, and when it is quiet."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from tests.analysis import factory
 from tests.analysis.factory import PREFILL_MS, Traffic
 from tracekit.analysis import _drawn
 from tracekit.analysis.diagnose import diagnose_connection
-from tracekit.analysis.diagnosis import CacheSavings
+from tracekit.analysis.diagnosis import CacheSavings, Diagnosis
 from tracekit.analysis.slo import parse_slo
+from tracekit.report import side_notes
 
 
 def _saved(traffic: Traffic) -> CacheSavings | None:
@@ -114,3 +115,97 @@ def test_only_what_says_its_cached_tokens_counts() -> None:
     traffic.set("cached_tokens", np.arange(50), None)
     found = _saved(traffic)
     assert found is not None and found.n == 150
+
+
+# -- loads from another place ----------------------------------------------------------------------
+
+
+def _loading(n: int = 200, *, load_ms: float = 170.0, tokens: int = 64, loads: int = 80) -> Traffic:
+    """Of ``n`` requests the last ``loads`` load ``tokens`` of their prompt from a slower tier."""
+    traffic = factory.clean(n)
+    rows = np.arange(n - loads, n)
+    size = np.array(traffic.columns["input_tokens"], dtype=float)
+    size[rows] += tokens
+    traffic.columns["input_tokens"] = size.astype(np.int64).astype(object)
+    traffic.set("cached_tokens", rows, tokens)
+    traffic.columns["kv_bytes"] = np.array([None] * n, dtype=object)
+    traffic.set("kv_bytes", rows, tokens * 131_072)
+    wobble = np.exp(np.random.default_rng(5).normal(0, 0.08, loads))
+    traffic.phases["kv_transfer"][rows] = load_ms * wobble
+    return traffic
+
+
+def _diagnosis(traffic: Traffic) -> Diagnosis:
+    return diagnose_connection(traffic.connect(), parse_slo("ttft=150ms"))
+
+
+def test_a_load_is_held_against_computing_the_same_tokens() -> None:
+    found = _diagnosis(_loading())
+    loads = found.kv_loads
+    assert loads is not None and loads.is_loss
+    assert (loads.n, loads.slower, loads.sampled, loads.tokens) == (80, 80, 80, 64)
+    assert loads.load_s == pytest.approx(80 * 0.17, rel=0.03)
+    # 64 tokens at 0.05 ms each and a little attention; the expectation is a low quantile
+    assert loads.recompute_s == pytest.approx(80 * 3.2e-3, rel=0.15)
+    assert loads.same_time_tokens == pytest.approx(170 / 0.05, rel=0.15)
+    top = found.findings[0]
+    assert top.phase == "kv_transfer" and "slower tier" in top.action
+    assert any("break-even" in line for line in top.evidence)
+    assert found.to_json()["kv_loads"]["is_loss"] is True
+
+
+def test_loads_that_pay_are_no_loss() -> None:
+    found = _diagnosis(_loading(load_ms=20.0, tokens=900))
+    assert found.kv_loads is not None and not found.kv_loads.is_loss
+    assert not any("elsewhere" in note for note in side_notes.phase_notes(found))
+    assert not any("slower tier" in f.action for f in found.findings)
+
+
+def _no_bytes(traffic: Traffic) -> None:
+    traffic.columns["kv_bytes"] = None
+
+
+def _handed_over(traffic: Traffic) -> None:
+    """The prompt's KV comes from a prefill server, which had a part of it in its cache."""
+    size = np.array(traffic.columns["input_tokens"], dtype=float)
+    traffic.columns["kv_bytes"] = (size * 131_072).astype(np.int64).astype(object)
+
+
+def _other_worker(traffic: Traffic) -> None:
+    traffic.columns["prefill_worker"] = np.array(["p0"] * traffic.n, dtype=object)
+
+
+def _unknown_worker(traffic: Traffic) -> None:
+    traffic.columns["worker"] = np.array([None] * traffic.n, dtype=object)
+
+
+@pytest.mark.parametrize(
+    "spoil", [_no_bytes, _handed_over, _other_worker, _unknown_worker, _unknown, _no_hits, _noisy]
+)
+def test_a_transfer_that_may_be_another_thing_is_no_load(
+    spoil: Callable[[Traffic], None],
+) -> None:
+    traffic = _loading()
+    spoil(traffic)
+    found = _diagnosis(traffic)
+    assert found.kv_loads is None
+    assert not any("slower tier" in f.action for f in found.findings)
+
+
+def test_clean_traffic_loads_nothing() -> None:
+    for traffic in (
+        factory.clean(200),
+        factory.clean(200, cached_share=0.5),
+        factory.clean(200, cached_share=0.5, disaggregated=True),
+    ):
+        assert _diagnosis(traffic).kv_loads is None
+    assert _diagnosis(_loading(loads=25)).kv_loads is None
+
+
+def test_a_hand_over_beside_loads_is_not_spoken_of_as_one() -> None:
+    pd = factory.clean(200, seed=2, disaggregated=True, model="m70b")
+    pd.add("kv_transfer", np.arange(60), 400)
+    pd.columns["kv_bytes"] = np.array([None] * 200, dtype=object)
+    found = _diagnosis(factory.join(_loading(), pd))
+    assert found.kv_loads is not None and found.kv_loads.is_loss
+    assert not any("slower tier" in f.action for f in found.findings)

@@ -23,6 +23,7 @@ CONTRACT = [
     "coverage",
     "phases",
     "prefix_cache",
+    "kv_loads",
     "misses",
     "findings",
     "fleet",

@@ -75,6 +75,7 @@ ATTRIBUTION: Final[tuple[str, ...]] = (
     "field_coverage",
     "verdicts",
     "cache_savings",
+    "kv_loads",
     "fleet_ranges",
     "fleet_misses",
 )
@@ -86,6 +87,7 @@ _VIEWS: Final = frozenset(
         "excess",
         "expected",
         "cache_savings",
+        "kv_loads",
         "verdicts",
         "findings",
         "finding_culprits",
@@ -105,7 +107,14 @@ _VIEWS: Final = frozenset(
 _KEPT_MAX: Final = 2_000_000
 
 #: Views that no other file reads, and no diagnosis: for who asks afterwards.
-_FOR_READERS: Final = ("expected", "verdicts", "cache_savings", "fleet_ranges", "fleet_misses")
+_FOR_READERS: Final = (
+    "expected",
+    "verdicts",
+    "cache_savings",
+    "kv_loads",
+    "fleet_ranges",
+    "fleet_misses",
+)
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from tracekit.analysis.diagnosis import (
     Diagnosis,
     Finding,
     Goodput,
+    KvLoads,
     Misses,
     Percentiles,
     PhaseTotal,
@@ -29,7 +30,7 @@ from tracekit.analysis.fleet import measure_fleet
 from tracekit.analysis.judged import JUDGED_MAX
 from tracekit.analysis.missing import missing_evidence
 from tracekit.analysis.rules import Rules
-from tracekit.analysis.savings import cache_savings
+from tracekit.analysis.savings import cache_work
 from tracekit.analysis.sentence import (
     FindingWords,
     action_for,
@@ -117,11 +118,13 @@ def diagnose_connection(
     misses = _misses(con)
     slo_info = SloInfo(**slo.to_json())
     fleet = measure_fleet(con, attribution.rules, baseline=baseline is not None)
-    findings = fleet.with_placebo(_findings(con, attribution, misses))
+    fields = _rows(con, "select * from field_coverage")[0]
+    cache = cache_work(con, completed=counts.completed)
+    findings = fleet.with_placebo(_findings(con, attribution, misses, cache.lost_of(fields)))
     reasons = {r["reason"]: int(r["n"]) for r in _abstentions(con)}
     unexplained = _unexplained_share(con, misses)
     missing = missing_evidence(
-        _rows(con, "select * from field_coverage")[0],
+        fields,
         completed=counts.completed,
         reasons=reasons,
         queue_cause_open=any(f.phase == "queue" and f.cause == "unknown" for f in findings),
@@ -145,7 +148,8 @@ def diagnose_connection(
         goodput=_goodput(con) if slo.source == GIVEN else None,
         coverage=_coverage(outcomes),
         phases=_phases(con),
-        prefix_cache=cache_savings(con, completed=counts.completed),
+        prefix_cache=cache.saved,
+        kv_loads=cache.loads,
         misses=misses,
         findings=findings,
         fleet=fleet.shares,
@@ -313,14 +317,17 @@ def _unexplained_share(con: duckdb.DuckDBPyConnection, misses: Misses) -> float 
 
 
 def _findings(
-    con: duckdb.DuckDBPyConnection, attribution: Attribution, misses: Misses
+    con: duckdb.DuckDBPyConnection,
+    attribution: Attribution,
+    misses: Misses,
+    lost_loads: KvLoads | None,
 ) -> tuple[Finding, ...]:
     rows = _rows(con, "select * from findings")
     if not rows:
         return ()
     culprits = _culprits(con)
     workers = _workers(con)
-    support = ev.support(con, attribution)
+    support = ev.support(con, attribution, lost_loads=lost_loads)
     apart = {(r["phase"], r["metric"]) for r in _rows(con, _LONG_AND_APART)}
 
     given = attribution.slo.source == GIVEN
@@ -393,6 +400,7 @@ def _finding(
         waits_last=support.waits_last(rules),
         gaps_known=support.gaps_known,
         disaggregated=disaggregated,
+        recompute_ms=support.recompute_ms if row["phase"] == "kv_transfer" else None,
     )
     share = float(row["share_of_misses"])
     return Finding(

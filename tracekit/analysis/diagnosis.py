@@ -132,6 +132,32 @@ class CacheSavings:
 
 
 @dataclass(frozen=True)
+class KvLoads:
+    """Loads of KV from another place than the GPU's own cache, against computing again [s].
+
+    ``load_s`` is what the ``n`` loads took, ``recompute_s`` about what the same tokens would take
+    to compute (at most: some may have come from the GPU's own cache). ``slower`` of them took
+    longer than that. A load of ``tokens`` takes ``load_ms``, which computes ``same_time_tokens`` of
+    prompt: below about so many a load that takes this long cannot pay. Counted over ``sampled``.
+    """
+
+    load_s: float
+    recompute_s: float
+    load_ms: float
+    tokens: float
+    same_time_tokens: float
+    slower: int
+    n: int
+    sampled: int
+    fit_error: float
+
+    @property
+    def is_loss(self) -> bool:
+        """Whether loading costs more than computing again, beyond what the fit may be off."""
+        return 2 * self.slower > self.n and self.load_s > 2 * self.recompute_s
+
+
+@dataclass(frozen=True)
 class Misses:
     """Requests over a limit: distinct in ``total``, per metric in ``by_metric``.
 
@@ -271,6 +297,7 @@ class Diagnosis:
     coverage: float | None
     phases: tuple[PhaseTotal, ...]
     prefix_cache: CacheSavings | None
+    kv_loads: KvLoads | None
     misses: Misses
     findings: tuple[Finding, ...]
     fleet: tuple[FleetShare, ...]
@@ -283,6 +310,8 @@ class Diagnosis:
         """The contract of design §6, as plain values."""
         document: dict[str, Any] = {"schema": SCHEMA, **_plain(asdict(self))}
         document["requests"]["completed_share"] = self.requests.completed_share
+        if self.kv_loads is not None:
+            document["kv_loads"]["is_loss"] = self.kv_loads.is_loss
         return document
 
 

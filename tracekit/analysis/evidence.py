@@ -12,12 +12,14 @@ from typing import Any, Final
 import duckdb
 
 from tracekit.analysis.attribution import Attribution
+from tracekit.analysis.diagnosis import KvLoads
 from tracekit.analysis.fit import WAITS
 from tracekit.analysis.rules import Rules
 from tracekit.analysis.sentence import (
     METRIC_WORDS,
     PHASE_WORDS,
     FindingWords,
+    format_about,
     format_ms,
     format_share,
     tokens,
@@ -45,6 +47,13 @@ class Support:
     gaps_known: bool
     facts: Mapping[tuple[str, str], Row]
     strata: Mapping[Key, Sequence[Mostly]]
+    lost_loads: KvLoads | None = None
+
+    @property
+    def recompute_ms(self) -> float | None:
+        """What a load's tokens take to compute [ms], where loading them takes longer."""
+        loads = self.lost_loads
+        return None if loads is None else 1e3 * loads.recompute_s / loads.n
 
     def waits_last(self, rules: Rules) -> bool:
         """Whether waiting is the rule and service is normal, for the model with most arrivals."""
@@ -59,7 +68,12 @@ class Support:
         )
 
 
-def support(con: duckdb.DuckDBPyConnection, attribution: Attribution) -> Support:
+def support(
+    con: duckdb.DuckDBPyConnection,
+    attribution: Attribution,
+    *,
+    lost_loads: KvLoads | None = None,
+) -> Support:
     """Read the small relations behind the evidence once."""
     model = attribution.cost_model
     errors: dict[str, tuple[float, float]] = {}
@@ -94,6 +108,7 @@ def support(con: duckdb.DuckDBPyConnection, attribution: Attribution) -> Support
         gaps_known=2 * gaps >= n > 0,
         facts={(r["phase"], r["cause"]): r for r in _facts(con)},
         strata=finding_strata(con, attribution.rules),
+        lost_loads=lost_loads,
     )
 
 
@@ -180,6 +195,12 @@ def lines(
 
 
 def _cause_lines(row: Row, words: FindingWords, support: Support) -> Iterator[str]:
+    if words.recompute_ms is not None and (loads := support.lost_loads) is not None:
+        yield (
+            f"a load brings {format_tokens(loads.tokens)} prompt tokens at the median; to compute "
+            f"them again takes about {format_ms(words.recompute_ms)}; the break-even is at about "
+            f"{format_about(loads.same_time_tokens)} tokens, if a larger load takes no longer"
+        )
     if words.is_shape:
         if words.uncached_tokens is not None and words.phase in ("prefill", "queue_or_prefill"):
             size = tokens(words.uncached_tokens, "uncached prompt")

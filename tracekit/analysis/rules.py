@@ -66,6 +66,8 @@ class Rules:
     max_fit_error: float = 0.3
     min_reach_rows: int = 5
     fit_reach: float = 0.8
+    #: sizes that lie within this factor (between the 10th and the 90th percentile) are one size
+    same_size: float = 1.1
     #: load: arrivals of this many times the usual, and by so many deviations of counting, are more
     #: than usual; this many times the usual and what came before, within so many slices (or a 50th
     #: of the window), are a spike

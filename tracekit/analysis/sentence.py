@@ -72,6 +72,11 @@ def tokens(value: float, kind: str = "") -> str:
     return " ".join(filter(None, (format_tokens(value), kind, noun)))
 
 
+def format_about(value: float) -> str:
+    """A number that is not known better than to two digits: ``3,500``."""
+    return f"{float(f'{value:.2g}'):,.0f}"
+
+
 @dataclass(frozen=True)
 class FindingWords:
     """What a finding's words need beside its numbers. Tokens are medians, None if unknown.
@@ -92,6 +97,8 @@ class FindingWords:
     waits_last: bool = False
     gaps_known: bool = False
     disaggregated: bool = False
+    #: what was loaded from a cache elsewhere would take so long to compute, less than the load
+    recompute_ms: float | None = None
 
 
 def action_for(words: FindingWords) -> str:
@@ -121,6 +128,11 @@ def action_for(words: FindingWords) -> str:
             f"look at why the router prefers {words.worker or 'one worker'} (session affinity, a "
             "sticky hash, stale load figures): other workers had room"
         )
+    if words.recompute_ms is not None and words.cause in _LOAD_CAUSES:
+        return (
+            "load from the slower tier only what takes longer to compute than to load, or turn "
+            "that tier off for such prompts"
+        )
     if words.cause == "fixed_overhead" and words.metric == "tpot":
         return (
             "compare a smaller model, speculative decoding or another provider's token rate: "
@@ -142,6 +154,9 @@ def action_for(words: FindingWords) -> str:
     by_cause = _ACTIONS.get(words.cause)
     return by_cause or _ACTIONS_UNKNOWN[words.phase]
 
+
+#: Causes of a KV load that its own cost answers: nothing says that the link or a wait is at fault.
+_LOAD_CAUSES: Final = ("fixed_overhead", "kv_transfer_size", "unknown")
 
 _ACTIONS: Final[dict[str, str]] = {
     "client_concurrency": (
@@ -317,6 +332,9 @@ def _shape_cost(words: FindingWords) -> str:
     if words.uncached_tokens is not None and words.phase in ("prefill", "queue_or_prefill"):
         size, take = tokens(words.uncached_tokens, "prompt"), _take(words.uncached_tokens)
         return f"{size} {take} {cost} of {phase} here"
+    if words.recompute_ms is not None:
+        again = format_ms(words.recompute_ms)
+        return f"loading KV takes {cost}, computing the same tokens again about {again}"
     return f"{phase} takes {cost} for this shape"
 
 

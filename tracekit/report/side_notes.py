@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
+from tracekit.analysis.sentence import format_about
 from tracekit.report import formats, texts
 
 if TYPE_CHECKING:
@@ -28,6 +29,12 @@ _CHUNKS: Final = (
 _SAVED: Final = (
     "the prefix cache saved about {saved} of prefill in {hits} of {of}: {share} of the "
     "time that they would have taken without it"
+)
+
+_LOADED: Final = (
+    "{loads} loads of cached KV from elsewhere took {load} where to compute these tokens again "
+    "takes about {again}: a load of {tokens} tokens takes {one} (medians), the break-even is at about "
+    "{enough} tokens if a larger load takes no longer"
 )
 
 
@@ -59,7 +66,29 @@ def percentile_notes(diagnosis: Diagnosis) -> Iterator[str]:
 
 
 def phase_notes(diagnosis: Diagnosis) -> Iterator[str]:
-    """What the phases do not say by themselves: the time that was not taken."""
+    """What the phases do not say by themselves: the time that was not taken, or need not be."""
+    yield from _saved(diagnosis)
+    yield from _loaded(diagnosis)
+
+
+def _loaded(diagnosis: Diagnosis) -> Iterator[str]:
+    loads = diagnosis.kv_loads
+    if loads is None or not loads.is_loss:
+        return
+    said = _LOADED.format(
+        loads=formats.count(loads.n),
+        load=formats.seconds(loads.load_s),
+        again=formats.seconds(loads.recompute_s),
+        one=formats.ms(loads.load_ms),
+        tokens=formats.count(loads.tokens),
+        enough=format_about(loads.same_time_tokens),
+    )
+    if loads.sampled < loads.n:
+        said += f" (counted over {formats.count(loads.sampled)} of them)"
+    yield said
+
+
+def _saved(diagnosis: Diagnosis) -> Iterator[str]:
     if (cache := diagnosis.prefix_cache) is None:
         return
     said = _SAVED.format(
