@@ -197,7 +197,7 @@ def lines(
 def _cause_lines(row: Row, words: FindingWords, support: Support) -> Iterator[str]:
     if words.recompute_ms is not None and (loads := support.lost_loads) is not None:
         yield (
-            f"a load brings {format_tokens(loads.tokens)} prompt tokens at the median; to compute "
+            f"a load brings {tokens(loads.tokens, 'prompt')} at the median; to compute "
             f"them again takes about {format_ms(words.recompute_ms)}; the break-even is at about "
             f"{format_about(loads.same_time_tokens)} tokens, if a larger load takes no longer"
         )

@@ -33,8 +33,8 @@ _SAVED: Final = (
 
 _LOADED: Final = (
     "{loads} loads of cached KV from elsewhere took {load} where to compute these tokens again "
-    "takes about {again}: a load of {tokens} tokens takes {one} (medians), the break-even is at about "
-    "{enough} tokens if a larger load takes no longer"
+    "takes about {again}: a load of {tokens} tokens takes {one} (medians), the break-even is at "
+    "about {enough} tokens if a larger load takes no longer"
 )
 
 
