@@ -56,6 +56,10 @@ r as (
             when n.quarantine_reason is not null then n.quarantine_reason
             when negative is not null then 'negative_duration:' || measures[negative]
             when absurd is not null then 'absurd_duration:' || measures[absurd]
+            -- prefill longer than the TTFT it is part of: each fits only in the other's place
+            when ns[9] > ns[1] + 50000000 and coalesce(ns[8], 0) + ns[12] <= ns[1] + 50000000
+                    and abs(ns[9] - (ns[2] - ns[1])) <= 50000000
+                then 'swapped_durations:prefill<>decode'
         end as bad,
         -- a call cannot have been meant for after it was sent
         case when n.intended_start_unix_ns between 0 and n.start_unix_ns

@@ -73,6 +73,11 @@ q as (
             when e2e_ns > wall_ns + 1000000000 then 'absurd_duration:e2e'
             -- two clocks differ by little; more than that contradicts itself
             when ttft_ns > e2e_ns + 50000000 then 'inconsistent_durations:ttft>e2e'
+            -- one release wrote each into the other's place: there they fit
+            when queue_ns + prefill_ns > ttft_ns + 50000000
+                    and queue_ns + decode_ns <= ttft_ns + 50000000
+                    and abs(prefill_ns - (e2e_ns - ttft_ns)) <= 50000000
+                then 'swapped_durations:prefill<>decode'
             when queue_ns + prefill_ns > ttft_ns + 50000000
                 then 'inconsistent_durations:queue+prefill>ttft'
         end as bad

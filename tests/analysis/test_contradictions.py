@@ -8,6 +8,7 @@ import pytest
 
 from tests.analysis import _captures as captures
 from tests.analysis._spans import chat, engine, table
+from tracekit.analysis.swapped import SWAPPED
 
 Row = dict[str, Any]
 
@@ -42,6 +43,13 @@ def test_an_engine_that_went_on_after_an_abort_is_no_skew() -> None:
         ({"gen_ai__latency__time_to_first_token": 0.0}, "unset_duration:ttft"),
         ({"gen_ai__latency__e2e": 0.01}, "inconsistent_durations:ttft>e2e"),
         ({"queue": 600, "prefill": 600, "gen_ai__latency__time_to_first_token": 0.1},
+         "inconsistent_durations:queue+prefill>ttft"),
+        # told in each other's place: there they fit
+        ({"gen_ai__latency__time_in_model_prefill": 0.2,
+          "gen_ai__latency__time_in_model_decode": 0.05}, SWAPPED),
+        # as long, but decode does not fit into the time to the first token either
+        ({"gen_ai__latency__time_in_model_prefill": 0.2,
+          "gen_ai__latency__time_in_model_decode": 0.19},
          "inconsistent_durations:queue+prefill>ttft"),
     ],
 )  # fmt: skip

@@ -9,6 +9,7 @@ import pytest
 from tests.analysis import _captures as captures
 from tests.analysis._legs import check_timelines
 from tests.analysis._spans import at, chat, engine, http, log_row, table, trace
+from tracekit.analysis.swapped import SWAPPED
 from tracekit.chunks import pack
 from tracekit.lake.schema import RECORD_COLUMNS, TABLES
 from tracekit.names import PHASES
@@ -48,6 +49,14 @@ def test_rows_that_share_an_id_are_requests_of_their_own_each_with_its_clock() -
         )
         reasons = sorted(str(r["quarantine_reason"]) for r in _requests(seen_by_client, wrong))
         assert reasons == ["None", "inconsistent_durations:phases>e2e"]
+
+
+def test_a_row_whose_prefill_and_decode_fit_only_in_each_others_place() -> None:
+    told = {"ttft_ms": 50.0, "e2e_ms": 250.0, "queue_ms": 10.0}
+    (swapped,) = _requests(log_row(start=100, prefill_ms=200.0, decode_ms=40.0, **told))
+    assert swapped["quarantine_reason"] == SWAPPED
+    (right,) = _requests(log_row(start=100, prefill_ms=40.0, decode_ms=200.0, **told))
+    assert right["quarantine_reason"] is None
 
 
 def test_a_row_with_a_clock_keeps_its_times() -> None:

@@ -39,6 +39,7 @@ from tracekit.analysis.sentence import (
 )
 from tracekit.analysis.slo import GIVEN, Slo
 from tracekit.analysis.speculation import chunk_pace
+from tracekit.analysis.swapped import set_aside
 from tracekit.analysis.window import ALL, Window, format_time
 from tracekit.lake.duck import stand_back
 from tracekit.names import SLO_METRICS
@@ -129,6 +130,10 @@ def diagnose_connection(
         reasons=reasons,
         queue_cause_open=any(f.phase == "queue" and f.cause == "unknown" for f in findings),
         cells=attribution.cost_model.cells,
+        swapped=(
+            *attribution.cost_model.swapped,
+            *set_aside(con, counts.quarantined),
+        ),
         rules=attribution.rules,
     )
     starts = [r["first_unix_ns"] for r in outcomes if r["first_unix_ns"] is not None]

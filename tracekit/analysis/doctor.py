@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from tracekit.analysis import sqlfiles
+from tracekit.analysis.swapped import Swapped, looks_swapped
 from tracekit.words import plural as _n
 
 if TYPE_CHECKING:
@@ -94,6 +95,7 @@ def health(session: Session) -> Health:
         *_join_remarks(joins),
         *(remark for row in engines for remark in _engine_remarks(row)),
         *_clock_remarks(clocks, *_clipped(session)),
+        *(_swapped_remark(found) for found in looks_swapped(session.con)),
         *_refused_remarks(refused),
     )
     return Health(
@@ -354,6 +356,10 @@ def _clock_remarks(
             f"{_n(clipped, 'request')} whose legs contradict each other's order, by up to "
             f"{worst_clipped_ms:,.1f} ms: cut off",
         )
+
+
+def _swapped_remark(found: Swapped) -> Remark:
+    return Remark("problem", "evidence", *found.words())
 
 
 def _refused_remarks(refused: Sequence[Row]) -> Iterator[Remark]:

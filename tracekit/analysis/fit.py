@@ -10,7 +10,7 @@ low quantile, so it stays put while up to three quarters of the traffic are slow
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -22,6 +22,7 @@ import pyarrow as pa
 from tracekit.analysis._arrow import arrow_table, numpy_column
 from tracekit.analysis.modes import Modes, two_modes
 from tracekit.analysis.quantile import quantile_fit
+from tracekit.analysis.swapped import Swapped, swapped_ranks
 
 Floats = npt.NDArray[np.float64]
 
@@ -123,7 +124,8 @@ class CostModel:
     """All cells, and per cell the standardised residuals that confidence draws from.
 
     ``residuals[i]`` belongs to ``cells[i]``: rows x phases (order of PHASES), 0 where a phase was
-    not seen, within ±6 scales.
+    not seen, within ±6 scales. ``swapped`` are cells without a fit of prefill and decode,
+    since each goes with the other's size.
     """
 
     cells: tuple[Cell, ...]
@@ -131,6 +133,7 @@ class CostModel:
     source: str
     rows: int
     residuals: tuple[npt.NDArray[np.float32], ...] = field(repr=False, default=())
+    swapped: tuple[Swapped, ...] = ()
 
     def to_arrow(self) -> pa.Table:
         """The relation ``cost_model``: one row per cell, a column per coefficient."""
@@ -253,17 +256,35 @@ def fit_cost_model(
     tau = TAU_BASELINE if baseline else TAU_LIVE
     counts = _cells(con, facts)
     sample = _draw(con, reference, counts if reference == facts else _cells(con, reference))
+    keys = [tuple(str(row[k]) for k in _KEYS) for row in counts.to_pylist()]
+    masks = [sample.where(_KEYS, key) for key in keys]
+    swapped = tuple(_without_swapped(sample, counts, masks))
     made: list[Cell] = []
     pools: list[npt.NDArray[np.float32]] = []
-    for row in counts.to_pylist():
-        key = tuple(str(row[k]) for k in _KEYS)
-        cell, rows = _fit_cell(sample, key, int(row["n"]), tau)
+    for key, in_cell, n in zip(keys, masks, counts["n"].to_pylist(), strict=True):
+        cell, rows = _fit_cell(sample, key, in_cell, int(n), tau)
         if cell is not None:
             cell = _refused(sample, cell, rows)
             made.append(cell)
             pools.append(_residuals(sample, cell, rows))
     source = "baseline" if baseline else "window"
-    return CostModel(tuple(made), tau, source, sample.n, tuple(pools))
+    return CostModel(tuple(made), tau, source, sample.n, tuple(pools), swapped)
+
+
+def _without_swapped(
+    sample: _Sample, counts: pa.Table, masks: Sequence[npt.NDArray[np.bool_]]
+) -> Iterator[Swapped]:
+    """Forget the prefill and decode of cells where they look swapped; what was forgotten.
+
+    They are neither fitted nor lent to other cells.
+    """
+    names = ("prefill_ms", "decode_ms", "uncached_tokens", "steps")
+    for row, rows in zip(counts.to_pylist(), masks, strict=True):
+        found = swapped_ranks(*(sample.values[name][rows] for name in names))
+        if found is not None:
+            for name in names[:2]:
+                sample.values[name][rows] = np.nan
+            yield Swapped(row["engine"], row["engine_version"], int(row["n"]), *found)
 
 
 @dataclass(frozen=True)
@@ -335,14 +356,13 @@ def _draw(con: duckdb.DuckDBPyConnection, relation: str, counts: pa.Table) -> _S
 
 
 def _fit_cell(
-    sample: _Sample, key: tuple[str, ...], n: int, tau: float
+    sample: _Sample, key: tuple[str, ...], in_cell: npt.NDArray[np.bool_], n: int, tau: float
 ) -> tuple[Cell | None, npt.NDArray[np.bool_]]:
     pools = (
-        ("cell", sample.where(_KEYS, key)),
+        ("cell", in_cell),
         ("model", sample.where(_KEYS[:1], key[:1])),
         ("all", np.ones(sample.n, dtype=bool)),
     )
-    in_cell = pools[0][1]
     moved = in_cell & (np.nan_to_num(sample.values["kv_transfer_ms"]) > 0)
     per_byte = bool(moved.any() and not np.isnan(sample.values["kv_bytes"][moved]).any())
     fits: dict[str, PhaseFit] = {}

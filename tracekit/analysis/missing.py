@@ -16,6 +16,7 @@ from tracekit.words import plural
 if TYPE_CHECKING:
     from tracekit.analysis.fit import Cell
     from tracekit.analysis.modes import Modes
+    from tracekit.analysis.swapped import Swapped
 
 #: A field is missing when fewer than this share of the requests have it.
 _ENOUGH: Final = 0.5
@@ -32,6 +33,9 @@ _ENGINE_SPANS: Final = (
 #: The field of a note on requests of two kinds under one name.
 KIND: Final = "kind of request"
 
+#: The field of a note on prefill and decode in each other's place.
+SWAPPED_FIELDS: Final = "prefill_ms, decode_ms"
+
 _CLIENT_SPANS: Final = (
     "trace the calling application (an OpenTelemetry GenAI client span per call, with its "
     "traceparent passed on), or log start_unix_ns, ttft_ms and e2e_ms per request"
@@ -45,12 +49,14 @@ def missing_evidence(
     reasons: Mapping[str, int],
     queue_cause_open: bool,
     cells: Sequence[Cell] = (),
+    swapped: Sequence[Swapped] = (),
     rules: Rules,
 ) -> tuple[MissingEvidence, ...]:
     """From the row of ``field_coverage`` to what would help, the most limiting first.
 
     ``reasons`` counts why verdicts abstained; ``queue_cause_open`` = queueing was found, not why;
-    ``cells`` of the cost model say where one name hides two kinds of requests.
+    ``cells`` of the cost model say where one name hides two kinds of requests; ``swapped`` whose
+    prefill and decode are in each other's place.
     """
     out: list[MissingEvidence] = []
 
@@ -58,6 +64,8 @@ def missing_evidence(
         out.append(MissingEvidence(field, why, how))
 
     n = int(fields["n"] or 0)
+    for found in swapped:
+        note(SWAPPED_FIELDS, *found.words())
     if completed < rules.min_rows:
         note(
             "requests",

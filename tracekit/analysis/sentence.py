@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tracekit.analysis.diagnosis import Culprit, Finding, MissingEvidence, RequestCounts, SloInfo
-from tracekit.analysis.missing import KIND
+from tracekit.analysis.missing import KIND, SWAPPED_FIELDS
 from tracekit.analysis.slo import GIVEN
 from tracekit.words import plural, verb
 
@@ -369,6 +369,9 @@ def diagnosis_sentence(
             f"Not enough evidence: no request lies in {window_text} with these filters; "
             f"{elsewhere}; widen --since or change the filters."
         )
+    swapped = next((m for m in missing if m.field == SWAPPED_FIELDS), None)
+    if requests.completed < min_rows and not findings and swapped is not None:
+        return f"Not enough evidence: {swapped.why}; {swapped.how}."
     if requests.completed < min_rows and not findings:
         return (
             f"Not enough evidence: {plural(requests.completed, 'completed request')} in "
@@ -421,7 +424,7 @@ _ASIDE: Final = 0.1
 #: Why verdicts abstain, and the fields that would have changed that.
 _REASON_FIELDS: Final[dict[str, tuple[str, ...]]] = {
     "coverage": ("coverage", "queue_ms, prefill_ms", "client span"),
-    "size": ("input_tokens", "output_tokens"),
+    "size": (SWAPPED_FIELDS, "input_tokens", "output_tokens"),
     "phases": ("queue_ms, prefill_ms", "ttft_ms"),
     "rows": ("requests",),
 }

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
+from tracekit.analysis.missing import SWAPPED_FIELDS
 from tracekit.analysis.sentence import format_about
 from tracekit.report import formats, texts
 
@@ -30,6 +31,8 @@ _SAVED: Final = (
     "the prefix cache saved about {saved} of prefill in {hits} of {of}: {share} of the "
     "time that they would have taken without it"
 )
+
+LOOK_SWAPPED: Final = "prefill and decode look swapped: see the missing evidence"
 
 _LOADED: Final = (
     "{loads} loads of cached KV from elsewhere took {load} where to compute these tokens again "
@@ -67,6 +70,8 @@ def percentile_notes(diagnosis: Diagnosis) -> Iterator[str]:
 
 def phase_notes(diagnosis: Diagnosis) -> Iterator[str]:
     """What the phases do not say by themselves: the time that was not taken, or need not be."""
+    if any(m.field == SWAPPED_FIELDS for m in diagnosis.missing_evidence):
+        yield LOOK_SWAPPED
     yield from _saved(diagnosis)
     yield from _loaded(diagnosis)
 
