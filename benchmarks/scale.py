@@ -29,6 +29,7 @@ import duckdb
 
 from tracekit.analysis import attribution, sqlfiles
 from tracekit.analysis.diagnose import JUDGED_MAX
+from tracekit.analysis.prefixes import read_prefixes
 from tracekit.analysis.rules import Rules
 from tracekit.analysis.session import Session
 from tracekit.analysis.slo import Slo
@@ -122,7 +123,9 @@ def _winners(path: str) -> None:
 
         attribution.fit_cost_model = fit_apart
         whole = _timed(
-            lambda: attribution.define_winners(con, Slo(), Rules(), judged_max=JUDGED_MAX)
+            lambda: attribution.define_winners(
+                con, Slo(), Rules(), prefixes=read_prefixes(con), judged_max=JUDGED_MAX
+            )
         )
         excess = [f"{p}_ms - {p}_expected_ms" for p in ("frontend", "queue", "prefill", "decode")]
         every = _timed(

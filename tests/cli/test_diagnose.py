@@ -24,6 +24,7 @@ CONTRACT = [
     "phases",
     "prefix_cache",
     "kv_loads",
+    "prefix_reuse",
     "misses",
     "findings",
     "fleet",

@@ -7,7 +7,7 @@ confidence, the suspects). Reads ``window_requests``, ``requests``, ``phases`` a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import duckdb
@@ -20,6 +20,7 @@ from tracekit.analysis.confidence import winner_confidence
 from tracekit.analysis.fit import CostModel, fit_cost_model
 from tracekit.analysis.judged import draw_judged
 from tracekit.analysis.outstanding import add_long_culprits, outstanding, prompt_kinds
+from tracekit.analysis.prefixes import Prefixes, read_prefixes
 from tracekit.analysis.rules import Rules
 from tracekit.analysis.slo import Slo
 from tracekit.analysis.speculation import speculation
@@ -125,6 +126,7 @@ class Attribution:
     rules: Rules
     cost_model: CostModel
     baseline: Window | None
+    prefixes: Prefixes = field(repr=False)
 
 
 def define_attribution(
@@ -148,8 +150,15 @@ def define_attribution(
     who queries the connection afterwards would read.
     """
     rules = rules or Rules()
+    prefixes = read_prefixes(con)
     model = define_winners(
-        con, slo, rules, baseline=baseline, judged_max=judged_max, include=include
+        con,
+        slo,
+        rules,
+        prefixes=prefixes,
+        baseline=baseline,
+        judged_max=judged_max,
+        include=include,
     )
     healthy = "baseline_facts" if baseline is not None else None
     put(con, "outstanding", outstanding(con, rules, baseline=healthy))
@@ -179,7 +188,7 @@ def define_attribution(
     if for_readers:
         for name in _FOR_READERS:
             _define(con, name)
-    return Attribution(slo, rules, model, baseline)
+    return Attribution(slo, rules, model, baseline, prefixes)
 
 
 def define_winners(
@@ -187,6 +196,7 @@ def define_winners(
     slo: Slo,
     rules: Rules,
     *,
+    prefixes: Prefixes,
     baseline: Window | None = None,
     judged_max: int | None = None,
     include: str | None = None,
@@ -197,7 +207,7 @@ def define_winners(
     _spare_checkpoints(con)
     put(con, "slo", slo.to_arrow())
     put(con, "attribution_rules", rules.to_arrow())
-    put(con, "cache_due", cache_due(con))
+    put(con, "cache_due", cache_due(con, prefixes))
     put(con, "speculation", speculation(con, baseline=baseline))
     _define_facts(con)
     draw_requests(con)

@@ -17,9 +17,9 @@ import numpy as np
 import pyarrow as pa
 
 from tracekit.analysis._arrow import arrow_table
-from tracekit.analysis._duck import defined, one
+from tracekit.analysis._duck import one
 from tracekit.analysis.modes import mixture_left
-from tracekit.analysis.settled import LOG_LEG_ID
+from tracekit.analysis.prefixes import Prefixes
 
 _SCHEMA: Final = pa.schema([("request_key", pa.string()), ("due_tokens", pa.float64())])
 
@@ -39,17 +39,15 @@ _WHEN_IT_WORKS: Final = 0.75
 #: A cache that usually gives less than this share of the prefixes it has seen owes nothing.
 _GIVES: Final = 0.5
 
-_READS: Final = ("request_log", "legs", "window_requests")
+_NO_HASHES: Final = Prefixes()
 
 
-def cache_due(con: duckdb.DuckDBPyConnection) -> pa.Table:
+def cache_due(con: duckdb.DuckDBPyConnection, prefixes: Prefixes = _NO_HASHES) -> pa.Table:
     """The relation ``cache_due``: ``request_key``, ``due_tokens`` [tokens] from the cache.
 
     Only requests whose cached tokens are known, and to which something was due, have a row.
     """
-    due = _by_route(con)
-    if defined(con, _READS):
-        due.update(_by_hashes(con))
+    due = _by_route(con) | _by_hashes(prefixes)
     return arrow_table({"request_key": list(due), "due_tokens": list(due.values())}, _SCHEMA)
 
 
@@ -118,60 +116,20 @@ def _is_even(group: list[Any]) -> bool:
     return bool(missed.mean() > _FEW and mixture_left(missed, worker) > _EVEN)
 
 
-def _by_hashes(con: duckdb.DuckDBPyConnection) -> dict[str, float]:
-    (any_hashes,) = con.execute(
-        "select count(*) from (select 1 from request_log where prefix_hashes is not null limit 1)"
-    ).fetchall()[0]
-    if not any_hashes:
-        return {}
-    rows = con.execute(
-        f"""
-        select r.request_key, coalesce(r.prefill_worker, r.worker, r.model, ''),
-            coalesce(r.model, ''), coalesce(r.route, ''),
-            coalesce(r.start_unix_ns, r.intended_start_unix_ns), r.first_token_unix_ns,
-            g.prefix_block_tokens, from_json(g.prefix_hashes, '["VARCHAR"]'), r.cached_tokens
-        from request_log as g
-        join legs as l on l.leg_id = {LOG_LEG_ID.replace("log_key", "g.log_key")}
-        join window_requests as r on r.request_key = l.request_key
-        where g.prefix_hashes is not null and g.prefix_block_tokens > 0 and r.has_clock = 1
-            and r.quarantine_reason is null
-        order by 5, 1
-        """
-    ).fetchall()
-    seen_tokens = _walk(rows)
+def _by_hashes(prefixes: Prefixes) -> dict[str, float]:
     # a cache loses some of what it has seen: what it usually gives is due
     shares: dict[tuple[str, str], list[float]] = defaultdict(list)
-    for row in rows:
-        tokens = seen_tokens.get(str(row[0]), 0)
-        if tokens and row[8] is not None:
-            shares[row[2], row[3]].append(min(row[8] / tokens, 1.0))
+    held = prefixes.held_tokens
+    known = [
+        (r, held[r.key], r.cached_tokens)
+        for r in prefixes.requests
+        if r.key in held and r.cached_tokens is not None
+    ]
+    for r, tokens, cached in known:
+        shares[r.kind].append(min(cached / tokens, 1.0))
     usual = {k: float(np.quantile(v, _WHEN_IT_WORKS)) for k, v in shares.items()}
-    due = {}
-    for row in rows:
-        tokens = seen_tokens.get(str(row[0]), 0)
-        share = usual.get((row[2], row[3]), 0.0)
-        if tokens and row[8] is not None and share >= _GIVES and row[8] < share * tokens:
-            due[str(row[0])] = share * tokens
-    return due
-
-
-def _walk(rows: list[Any]) -> dict[str, int]:
-    """Request key → tokens of its leading blocks that its worker had computed before it came."""
-    ready = sorted(
-        ((row[5], row[1], row[7]) for row in rows if row[5] is not None), key=lambda r: r[0]
-    )
-    held: dict[str, set[str]] = defaultdict(set)
-    at = 0
-    out: dict[str, int] = {}
-    for key, worker, _, _, start, _, block_tokens, hashes, _ in rows:
-        while at < len(ready) and ready[at][0] <= start:
-            held[ready[at][1]].update(ready[at][2])
-            at += 1
-        blocks = 0
-        for block in hashes:
-            if block not in held[worker]:
-                break
-            blocks += 1
-        if blocks:
-            out[str(key)] = blocks * int(block_tokens)
-    return out
+    return {
+        r.key: usual[r.kind] * tokens
+        for r, tokens, cached in known
+        if usual[r.kind] >= _GIVES and cached < usual[r.kind] * tokens
+    }

@@ -29,6 +29,7 @@ from tracekit.analysis.diagnosis import (
 from tracekit.analysis.fleet import measure_fleet
 from tracekit.analysis.judged import JUDGED_MAX
 from tracekit.analysis.missing import missing_evidence
+from tracekit.analysis.prefixes import prefix_reuse
 from tracekit.analysis.rules import Rules
 from tracekit.analysis.savings import cache_work
 from tracekit.analysis.sentence import (
@@ -121,7 +122,13 @@ def diagnose_connection(
     fleet = measure_fleet(con, attribution.rules, baseline=baseline is not None)
     fields = _rows(con, "select * from field_coverage")[0]
     cache = cache_work(con, completed=counts.completed)
-    findings = fleet.with_placebo(_findings(con, attribution, misses, cache.lost_of(fields)))
+    reuse = prefix_reuse(con, attribution.prefixes)
+    impossible = reuse is not None and reuse.is_impossible
+    if impossible:
+        fields["cached_share"] = None
+    findings = fleet.with_placebo(
+        _findings(con, attribution, misses, fields, lost_loads=cache.lost_of(fields))
+    )
     reasons = {r["reason"]: int(r["n"]) for r in _abstentions(con)}
     unexplained = _unexplained_share(con, misses)
     missing = missing_evidence(
@@ -130,6 +137,7 @@ def diagnose_connection(
         reasons=reasons,
         queue_cause_open=any(f.phase == "queue" and f.cause == "unknown" for f in findings),
         cells=attribution.cost_model.cells,
+        reuse=reuse,
         swapped=(
             *attribution.cost_model.swapped,
             *set_aside(con, counts.quarantined),
@@ -153,8 +161,9 @@ def diagnose_connection(
         goodput=_goodput(con) if slo.source == GIVEN else None,
         coverage=_coverage(outcomes),
         phases=_phases(con),
-        prefix_cache=cache.saved,
+        prefix_cache=None if impossible else cache.saved,
         kv_loads=cache.loads,
+        prefix_reuse=reuse,
         misses=misses,
         findings=findings,
         fleet=fleet.shares,
@@ -325,6 +334,8 @@ def _findings(
     con: duckdb.DuckDBPyConnection,
     attribution: Attribution,
     misses: Misses,
+    fields: Row,
+    *,
     lost_loads: KvLoads | None,
 ) -> tuple[Finding, ...]:
     rows = _rows(con, "select * from findings")
@@ -332,7 +343,7 @@ def _findings(
         return ()
     culprits = _culprits(con)
     workers = _workers(con)
-    support = ev.support(con, attribution, lost_loads=lost_loads)
+    support = ev.support(con, attribution, fields, lost_loads=lost_loads)
     apart = {(r["phase"], r["metric"]) for r in _rows(con, _LONG_AND_APART)}
 
     given = attribution.slo.source == GIVEN

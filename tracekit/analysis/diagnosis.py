@@ -12,6 +12,9 @@ from typing import Any, Final
 
 SCHEMA: Final = "tracekit.diagnosis/1"
 
+#: Share of all prompt tokens from which on it matters that they repeat.
+_MUCH: Final = 0.1
+
 
 @dataclass(frozen=True)
 class WindowInfo:
@@ -129,6 +132,50 @@ class CacheSavings:
     n: int
     sampled: int
     fit_error: float
+
+
+@dataclass(frozen=True)
+class BlockShare:
+    """``share`` [1] of the prompt tokens repeats an earlier prompt in whole blocks of this size."""
+
+    block_tokens: int
+    share: float
+
+
+@dataclass(frozen=True)
+class PrefixReuse:
+    """How the prompts of ``n`` requests repeat, from the hashes of their blocks, against the hits.
+
+    Shares of their prompt tokens [1]: ``repeated_share`` begins as an earlier prompt did,
+    ``same_worker_share`` had been computed by the same worker before (None where no first token is
+    known), ``cached_share`` is reported as cached, ``over_share`` beyond what repeats. What repeats
+    is at most ``longest_tokens`` long (90th percentile). ``engine_blocks`` is as ``blocks``, for
+    the sizes that engines report; looked up only where less is cached than repeats.
+    ``spares_nothing``: prefill takes as long as if nothing were cached. ``preempted`` requests and
+    their ``preemptions``, None where none says.
+    """
+
+    n: int
+    repeated_share: float
+    same_worker_share: float | None
+    cached_share: float
+    over_share: float
+    longest_tokens: int
+    blocks: tuple[BlockShare, ...]
+    engine_blocks: tuple[BlockShare, ...]
+    spares_nothing: bool
+    preempted: int | None
+    preemptions: int | None
+
+    @property
+    def is_missed(self) -> bool:
+        """Whether a cache could give much more than it does."""
+        return self.repeated_share >= _MUCH and self.cached_share < 0.5 * self.repeated_share
+
+    @property
+    def is_impossible(self) -> bool:
+        """Whether hits are reported that no cache can have had: they also spare nothing."""
+        return self.spares_nothing and self.cached_share > 2 * (self.cached_share - self.over_share)
 
 
 @dataclass(frozen=True)
@@ -298,6 +345,7 @@ class Diagnosis:
     phases: tuple[PhaseTotal, ...]
     prefix_cache: CacheSavings | None
     kv_loads: KvLoads | None
+    prefix_reuse: PrefixReuse | None
     misses: Misses
     findings: tuple[Finding, ...]
     fleet: tuple[FleetShare, ...]
@@ -312,6 +360,9 @@ class Diagnosis:
         document["requests"]["completed_share"] = self.requests.completed_share
         if self.kv_loads is not None:
             document["kv_loads"]["is_loss"] = self.kv_loads.is_loss
+        if self.prefix_reuse is not None:
+            document["prefix_reuse"]["is_missed"] = self.prefix_reuse.is_missed
+            document["prefix_reuse"]["is_impossible"] = self.prefix_reuse.is_impossible
         return document
 
 

@@ -71,10 +71,11 @@ class Support:
 def support(
     con: duckdb.DuckDBPyConnection,
     attribution: Attribution,
+    fields: Row,
     *,
     lost_loads: KvLoads | None = None,
 ) -> Support:
-    """Read the small relations behind the evidence once."""
+    """Read the small relations behind the evidence once; ``fields`` is ``field_coverage``."""
     model = attribution.cost_model
     errors: dict[str, tuple[float, float]] = {}
     for cell in model.cells:
@@ -92,9 +93,6 @@ def support(
     pressure = con.sql(
         "select * from queue_pressure order by bins * usual_arrivals desc, model"
     ).to_arrow_table()
-    ((cached_share, n, gaps),) = con.execute(
-        "select cached_share, n, with_gaps from field_coverage"
-    ).fetchall()
     return Support(
         source=attribution.slo.source,
         tau=model.tau,
@@ -104,8 +102,8 @@ def support(
         usual_overlap=dict(overlap),
         workers={(r["phase"], r["worker"]): r for r in slow},
         pressure=pressure.to_pylist(),
-        cached_share=cached_share,
-        gaps_known=2 * gaps >= n > 0,
+        cached_share=fields["cached_share"],
+        gaps_known=2 * fields["with_gaps"] >= fields["n"] > 0,
         facts={(r["phase"], r["cause"]): r for r in _facts(con)},
         strata=finding_strata(con, attribution.rules),
         lost_loads=lost_loads,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from tracekit.analysis.diagnosis import MissingEvidence
+from tracekit.analysis.diagnosis import MissingEvidence, PrefixReuse
 from tracekit.analysis.rules import Rules
 from tracekit.words import plural
 
@@ -50,13 +50,14 @@ def missing_evidence(
     queue_cause_open: bool,
     cells: Sequence[Cell] = (),
     swapped: Sequence[Swapped] = (),
+    reuse: PrefixReuse | None = None,
     rules: Rules,
 ) -> tuple[MissingEvidence, ...]:
     """From the row of ``field_coverage`` to what would help, the most limiting first.
 
     ``reasons`` counts why verdicts abstained; ``queue_cause_open`` = queueing was found, not why;
     ``cells`` of the cost model say where one name hides two kinds of requests; ``swapped`` whose
-    prefill and decode are in each other's place.
+    prefill and decode are in each other's place; ``reuse`` how prompts repeat.
     """
     out: list[MissingEvidence] = []
 
@@ -141,6 +142,22 @@ def missing_evidence(
             f"{100 * whole / n:.0f} % of the requests have as many cached tokens as prompt tokens "
             "or more; at least the last one is always computed",
             "count cached tokens into input_tokens (some APIs report them apart)",
+        )
+    if reuse is not None and reuse.is_impossible and reuse.preempted is None:
+        note(
+            "preemptions",
+            "more hits are reported than can be; engines count as one what a preempted request "
+            "computes again, and who was preempted is not known",
+            "log the column preemptions, or look at vllm:num_preemptions_total in the engine's "
+            "/metrics for this window",
+        )
+    if reuse is not None and reuse.is_missed and not reuse.engine_blocks:
+        note(
+            "KV block size",
+            "prompts repeat more than the prefix cache gives, and only whole blocks of the "
+            "engine's KV cache can be hit: how large they are is not known",
+            "let the receiver have the engine's metrics, or look at block_size in its "
+            "vllm:cache_config_info",
         )
     if lacks("with_clock"):
         note(

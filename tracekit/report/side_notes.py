@@ -5,7 +5,7 @@ Puts numbers of the diagnosis into words; makes none.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from tracekit.analysis.missing import SWAPPED_FIELDS
@@ -13,7 +13,7 @@ from tracekit.analysis.sentence import format_about
 from tracekit.report import formats, texts
 
 if TYPE_CHECKING:
-    from tracekit.analysis.diagnosis import Diagnosis
+    from tracekit.analysis.diagnosis import BlockShare, Diagnosis, PrefixReuse
 
 _COMPLETED: Final = (
     "{share} of the requests completed ({completed} of {ended} that ended): percentiles leave the "
@@ -33,6 +33,17 @@ _SAVED: Final = (
 )
 
 LOOK_SWAPPED: Final = "prefill and decode look swapped: see the missing evidence"
+
+_REPEATED: Final = (
+    "{repeated} of the prompt tokens repeat what an earlier prompt began with ({same}"
+    "most at most {longest} tokens), but {cached} came from the prefix cache: {blocks} "
+    "(n = {n})"
+)
+
+_IMPOSSIBLE: Final = (
+    "{cached} of the prompt tokens are reported as cached, which cannot be: {can} repeat an "
+    "earlier prompt (n = {n}), and prefill takes as long as without any hit; {preempted}"
+)
 
 _LOADED: Final = (
     "{loads} loads of cached KV from elsewhere took {load} where to compute these tokens again "
@@ -74,6 +85,67 @@ def phase_notes(diagnosis: Diagnosis) -> Iterator[str]:
         yield LOOK_SWAPPED
     yield from _saved(diagnosis)
     yield from _loaded(diagnosis)
+    yield from _repeated(diagnosis)
+
+
+def _repeated(diagnosis: Diagnosis) -> Iterator[str]:
+    reuse = diagnosis.prefix_reuse
+    if reuse is None:
+        return
+    if reuse.is_impossible:
+        yield _IMPOSSIBLE.format(
+            cached=formats.percent(reuse.cached_share),
+            can=formats.percent(reuse.repeated_share),
+            n=formats.count(reuse.n),
+            preempted=_preempted(reuse),
+        )
+    elif reuse.is_missed:
+        here = reuse.same_worker_share
+        yield _REPEATED.format(
+            repeated=formats.percent(reuse.repeated_share),
+            same=f"{formats.percent(here)} on the same worker; " if here is not None else "",
+            cached=formats.percent(reuse.cached_share),
+            longest=formats.count(reuse.longest_tokens),
+            n=formats.count(reuse.n),
+            blocks=_blocks(reuse),
+        )
+
+
+def _preempted(reuse: PrefixReuse) -> str:
+    if reuse.preempted is None or reuse.preemptions is None:
+        return "whether requests were preempted is not known"
+    if not reuse.preempted:
+        return "none was preempted: look at how the source counts hits"
+    return (
+        f"{formats.count(reuse.preempted)} of them were preempted "
+        f"({formats.count(reuse.preemptions)} preemptions): engines may count what is computed "
+        "again after one as a hit"
+    )
+
+
+def _blocks(reuse: PrefixReuse) -> str:
+    """Where the share falls as blocks grow, and what is left at the engine's own size."""
+    told = [b for b in reuse.blocks if b.share > 0]
+    nothing = next((b for b in reuse.blocks if b.share <= 0), None)
+    if reuse.engine_blocks:
+        said = "; ".join(
+            f"in the engine's KV blocks of {formats.count(b.block_tokens)} tokens "
+            f"{formats.percent(b.share)} can be hit"
+            for b in reuse.engine_blocks
+        )
+        return f"{said}; of blocks of {_sizes(told)}"
+    rest = f", of {formats.count(nothing.block_tokens)} none" if nothing else ""
+    return f"of KV blocks of {_sizes(told)}{rest}: compare the engine's block size"
+
+
+def _sizes(blocks: Sequence[BlockShare]) -> str:
+    # where a larger size changes nothing it is not worth a word
+    kept = [b for i, b in enumerate(blocks) if i == 0 or b.share < 0.95 * blocks[i - 1].share]
+    return ", ".join(
+        f"{formats.count(b.block_tokens)} tokens {formats.percent(b.share)}"
+        f"{'' if i else ' can be hit'}"
+        for i, b in enumerate(kept)
+    )
 
 
 def _loaded(diagnosis: Diagnosis) -> Iterator[str]:
