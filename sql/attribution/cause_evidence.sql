@@ -1,6 +1,6 @@
 -- Everything that the tests for causes look at, side by side.
 -- grain: one row per suspect.
--- inputs: suspect_requests, slow_requests, suspect_load, stalls_explained, contention, worker_slices, slice_rules, peer_load, demand, load_usual, suspect_pressure, cache_losses, coincidences, transfer_costs
+-- inputs: suspect_requests, slow_requests, suspect_load, stalls_explained, contention, worker_slices, slice_rules, peer_load, demand, load_usual, suspect_pressure, cache_losses, coincidences, transfer_costs, after_idle
 -- suspect_id: the row of suspect_requests
 -- request_key: identity of the request
 -- phase: phase it lost its time in
@@ -39,6 +39,8 @@
 -- again_ms: [ms] prefill on a decode server that computed the prompt again
 -- size_ms: [ms] of a KV transfer's excess that grows with its size
 -- frozen_ms: [ms] of its loss that ended at the moment at which others of its worker went on too
+-- idle_ms: [ms] of a slow prefill how long nothing had run on its worker, where those that come so are
+--   the slow ones; NULL else
 with shapes as (
     select
         request_key,
@@ -122,7 +124,8 @@ select
     h.kv_transfer_wire_ms as wire_ms,
     h.double_prefill_ms as again_ms,
     t.size_ms as size_ms,
-    coalesce(g.frozen_ms, 0.0) as frozen_ms
+    coalesce(g.frozen_ms, 0.0) as frozen_ms,
+    i.idle_ms as idle_ms
 from suspect_requests as q
 left join shapes as h on q.request_key = h.request_key
 left join suspect_load as l on q.suspect_id = l.suspect_id
@@ -136,4 +139,5 @@ left join suspect_pressure as e on q.suspect_id = e.suspect_id
 left join cache_losses as k on q.request_key = k.request_key
 left join transfer_costs as t on q.suspect_id = t.suspect_id
 left join coincidences as g on q.suspect_id = g.suspect_id
+left join after_idle as i on q.suspect_id = i.suspect_id
 where q.is_control = 0

@@ -57,7 +57,10 @@ with tested as (
         coalesce(e.preemptions, 0) as preemptions,
         e.transfer_share as transfer_share,
         e.step_wait_ms as step_wait_ms,
-        e.frozen_ms as frozen_ms
+        e.frozen_ms as frozen_ms,
+        -- a clock that is low for heat or power did not sleep
+        case when e.idle_ms > 0.0 and e.clock_share < p.low_clock
+                 and coalesce(e.throttled_share, 0.0) <= 0.0 then 1 else 0 end as is_asleep
     from cause_evidence as e
     cross join attribution_rules as p
 ),
@@ -102,6 +105,7 @@ named as (
                 end
             -- prefill, queue_or_prefill, decode
             when t.phase = 'prefill' and t.again_ms >= t.enough_ms then 'double_prefill'
+            when t.phase = 'prefill' and t.is_asleep = 1 then 'gpu_asleep'
             -- more load and longer prefills of others are how a slow worker slows its requests
             when t.is_throttled * t.is_slower = 1 then 'slow'
             -- what a miss should have cost is no slowness

@@ -26,6 +26,7 @@ _NUMBERS = (
     *("slots_share", "full_share", "kv_usage", "worker_preemptions", "transfer_share"),
     *("clock_share", "throttled_share", "cache_ms", "step_wait_ms", "transfer_wait_ms"),
     *("again_ms", "wire_ms", "size_ms", "arrivals", "peer_arrivals", "frozen_ms", "surplus_share"),
+    "idle_ms",
 )
 _COUNTS = ("suspect_id", "peers", "is_elevated", "is_spike", "preemptions")
 _SCHEMA = pa.schema(
@@ -172,6 +173,24 @@ def test_a_prompt_computed_twice_is_no_fault_of_a_worker() -> None:
     # where another phase was lost, it is not why
     assert _cause("kv_transfer", again_ms=900.0)[0] == "unknown"
     assert _cause("decode", again_ms=900.0)[0] == "unknown"
+
+
+@pytest.mark.parametrize(
+    ("evidence", "cause"),
+    [
+        ({"idle_ms": 9_000.0, "clock_share": 0.5, "own_share": 0.9}, "gpu_asleep"),
+        ({"idle_ms": 9_000.0, "clock_share": 0.5, "cache_ms": 900.0}, "gpu_asleep"),
+        # heat or power hold it back: it did not sleep
+        ({"idle_ms": 9_000.0, "own_share": 0.9} | _COLD, "gpu_throttled"),
+        # awake, or nobody knows
+        ({"idle_ms": 9_000.0, "clock_share": 0.9}, "unknown"),
+        ({"idle_ms": 9_000.0}, "unknown"),
+        ({"clock_share": 0.5}, "unknown"),
+    ],
+)
+def test_a_low_clock_after_an_idle_time_has_slept(evidence: dict[str, Any], cause: str) -> None:
+    assert _cause("prefill", **evidence) == (cause, None)
+    assert _cause("decode", **evidence)[0] != "gpu_asleep"
 
 
 def test_a_missed_prefix_costs_prefill_only() -> None:

@@ -18,6 +18,7 @@ from tracekit.analysis._duck import one, put, replace
 from tracekit.analysis.cache import cache_due
 from tracekit.analysis.confidence import winner_confidence
 from tracekit.analysis.fit import CostModel, fit_cost_model
+from tracekit.analysis.idle import after_idle
 from tracekit.analysis.judged import draw_judged
 from tracekit.analysis.outstanding import add_long_culprits, outstanding, prompt_kinds
 from tracekit.analysis.prefixes import Prefixes, read_prefixes
@@ -181,6 +182,7 @@ def define_attribution(
     ):
         put(con, name, rows)
     put(con, "transfer_costs", load.transfer_costs(con))
+    put(con, "after_idle", after_idle(con, rules))
     _define_all(con, "cause_evidence", "causes")
     # ranks what requests usually do: the drawn ones tell it
     _define_of(con, "worker_residuals", {"request_costs": "select * from drawn_costs"})

@@ -138,6 +138,7 @@ def diagnose_connection(
         queue_cause_open=any(f.phase == "queue" and f.cause == "unknown" for f in findings),
         cells=attribution.cost_model.cells,
         reuse=reuse,
+        clocks_wanted=_clocks_wanted(con),
         swapped=(
             *attribution.cost_model.swapped,
             *set_aside(con, counts.quarantined),
@@ -200,6 +201,14 @@ def _elsewhere(con: duckdb.DuckDBPyConnection) -> str | None:
     return f"the store holds {plural(n, 'request')}{when}" + (
         f" (models: {named})" if named else ""
     )
+
+
+def _clocks_wanted(con: duckdb.DuckDBPyConnection) -> bool:
+    """Whether slow requests came after an idle time, and no sample says what slept."""
+    wanted = (
+        "select 1 from cause_evidence where idle_ms is not null and clock_share is null limit 1"
+    )
+    return bool(con.execute(wanted).fetchall())
 
 
 def _rows(con: duckdb.DuckDBPyConnection, query: str) -> list[Row]:
@@ -417,6 +426,7 @@ def _finding(
         gaps_known=support.gaps_known,
         disaggregated=disaggregated,
         recompute_ms=support.recompute_ms if row["phase"] == "kv_transfer" else None,
+        idle_ms=support.idle_ms(row["phase"], row["cause"]),
     )
     share = float(row["share_of_misses"])
     return Finding(

@@ -49,6 +49,11 @@ class Support:
     strata: Mapping[Key, Sequence[Mostly]]
     lost_loads: KvLoads | None = None
 
+    def idle_ms(self, phase: str, cause: str) -> float | None:
+        """How long nothing ran before most of these requests [ms]; None if that is nothing."""
+        f = self.facts.get((phase, cause))
+        return f["idle_ms"] if f is not None and _is_idle(f) else None
+
     @property
     def recompute_ms(self) -> float | None:
         """What a load's tokens take to compute [ms], where loading them takes longer."""
@@ -130,10 +135,13 @@ def _facts(con: duckdb.DuckDBPyConnection) -> list[Row]:
                 median(e.own_share) as own_share,
                 sum(e.preemptions) as preemptions,
                 count(case when e.preemptions > 0 then 1 end) as preempted,
-                max(e.worker_preemptions) as worker_preemptions
+                max(e.worker_preemptions) as worker_preemptions,
+                count(*) as looked_into, count(e.idle_ms) as idle, median(e.idle_ms) as idle_ms,
+                max(i.usual_share) as idle_usual
             from causes as c join cause_evidence as e on c.suspect_id = e.suspect_id
             left join demand as d on c.suspect_id = d.suspect_id
             left join cache_losses as l on c.request_key = l.request_key
+            left join after_idle as i on c.suspect_id = i.suspect_id
             group by c.phase, c.cause
             """
         )
@@ -272,8 +280,19 @@ def _slow_everywhere(f: Row) -> bool:
     return own is not None and apart is not None and own > _SLOWER and apart < 0.5 * own
 
 
+def _is_idle(f: Row) -> bool:
+    """Whether most of these requests came after an idle time of their worker."""
+    return bool(2 * f["idle"] > f["looked_into"])
+
+
 def _tested(cause: str, f: Row) -> Iterator[str]:
     """What the test for one cause saw, at the median over its requests."""
+    if cause in ("unknown", "gpu_asleep") and _is_idle(f):
+        yield (
+            f"{f['idle']:,} of the {f['looked_into']:,} looked into came after their worker had "
+            f"been idle, for {format_ms(f['idle_ms'])} at the median; "
+            f"{format_share(f['idle_usual'])} of the ordinary requests came after so long"
+        )
     if cause in ("arrival_burst", "capacity") and f["recent"] is not None:
         usual = round(f["usual"])
         yield (
@@ -305,7 +324,7 @@ def _tested(cause: str, f: Row) -> Iterator[str]:
             f"{tokens(f['missed_tokens'], 'prompt')} of each were due from the cache "
             "(computed there before, or what requests of its route usually get), and were computed"
         )
-    elif cause == "gpu_throttled" and f["clock_share"] is not None:
+    elif cause in ("gpu_throttled", "gpu_asleep") and f["clock_share"] is not None:
         yield f"its clock ran at {format_share(f['clock_share'])} of what such GPUs reach"
     elif cause == "kv_transfer_bandwidth":
         if f["wire_ms"] is not None:

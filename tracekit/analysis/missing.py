@@ -51,13 +51,15 @@ def missing_evidence(
     cells: Sequence[Cell] = (),
     swapped: Sequence[Swapped] = (),
     reuse: PrefixReuse | None = None,
+    clocks_wanted: bool = False,
     rules: Rules,
 ) -> tuple[MissingEvidence, ...]:
     """From the row of ``field_coverage`` to what would help, the most limiting first.
 
     ``reasons`` counts why verdicts abstained; ``queue_cause_open`` = queueing was found, not why;
     ``cells`` of the cost model say where one name hides two kinds of requests; ``swapped`` whose
-    prefill and decode are in each other's place; ``reuse`` how prompts repeat.
+    prefill and decode are in each other's place; ``reuse`` how prompts repeat;
+    ``clocks_wanted``: requests were slow after an idle time, and no GPU sample says more.
     """
     out: list[MissingEvidence] = []
 
@@ -201,6 +203,14 @@ def missing_evidence(
             "the size of KV transfers is not known, so a slow link and a long wait look alike",
             "log the column kv_bytes, or look at vllm:nixl_bytes_transferred and "
             "vllm:nixl_xfer_time_seconds in the decode server's /metrics for this window",
+        )
+    if clocks_wanted:
+        note(
+            "GPU clocks",
+            "prefill is slow after an idle time, but not whether the GPU slept: no clocks of it "
+            "are stored for that time",
+            "look at `nvidia-smi --query-gpu=pstate,clocks.sm,clocks.mem --format=csv -lms 200` "
+            "while such a request comes",
         )
     if queue_cause_open:
         note(

@@ -68,6 +68,8 @@ class Rules:
     fit_reach: float = 0.8
     #: sizes that lie within this factor (between the 10th and the 90th percentile) are one size
     same_size: float = 1.1
+    #: a worker on which nothing ran for so long may have gone to sleep
+    min_idle_ms: float = 2_000.0
     #: load: arrivals of this many times the usual, and by so many deviations of counting, are more
     #: than usual; this many times the usual and what came before, within so many slices (or a 50th
     #: of the window), are a spike

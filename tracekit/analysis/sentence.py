@@ -99,6 +99,8 @@ class FindingWords:
     disaggregated: bool = False
     #: what was loaded from a cache elsewhere would take so long to compute, less than the load
     recompute_ms: float | None = None
+    #: nothing had run on their worker for so long before most of them came, which is not usual
+    idle_ms: float | None = None
 
 
 def action_for(words: FindingWords) -> str:
@@ -127,6 +129,11 @@ def action_for(words: FindingWords) -> str:
         return (
             f"look at why the router prefers {words.worker or 'one worker'} (session affinity, a "
             "sticky hash, stale load figures): other workers had room"
+        )
+    if words.idle_ms is not None and words.cause == "unknown":
+        return (
+            "look at the GPU's clocks and power state at the start of such a request (nvidia-smi), "
+            "and keep the worker warm with a small request now and then to see whether it goes away"
         )
     if words.recompute_ms is not None and words.cause in _LOAD_CAUSES:
         return (
@@ -182,6 +189,10 @@ _ACTIONS: Final[dict[str, str]] = {
     "cache_miss": (
         "find out what emptied or bypassed the prefix cache (a restart, evictions, another worker, "
         "a changed system prompt): such prompts usually hit"
+    ),
+    "gpu_asleep": (
+        "keep the GPU awake (persistence mode, a lower bound for its clocks with nvidia-smi -lgc, "
+        "or a small request now and then)"
     ),
     "kv_transfer_bandwidth": (
         "compare the link's measured bandwidth with its rating (transport fallback to TCP, a "
@@ -264,6 +275,11 @@ def cause_phrase(words: FindingWords) -> str:
             "because requests wait most of the time (too few slots or too little KV memory: the "
             "data do not show which)"
         )
+    if words.idle_ms is not None and words.cause == "unknown":
+        return (
+            f"after their worker had been idle ({format_ms(words.idle_ms)} at the median): what "
+            "slept, the data do not show"
+        )
     return _CAUSES.get(words.cause, "for a reason that the data do not show")
 
 
@@ -275,6 +291,7 @@ _CAUSES: Final[dict[str, str]] = {
     "capacity": "because more requests came in than usual, for longer than a burst lasts",
     "kv_capacity": "because the KV cache was full: they waited for memory, not for a slot",
     "cache_miss": "because prefixes that were due from the cache were not found there",
+    "gpu_asleep": "because the GPU had gone to sleep: its clock was still low when they came",
     "kv_transfer_bandwidth": "because bytes moved slowly: it is the bandwidth, not a wait",
     "double_prefill": (
         "because the decode server computed the prompt once more: the KV cache did not come over"
