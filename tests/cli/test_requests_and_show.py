@@ -116,6 +116,13 @@ def test_chunks_come_out_as_they_went_in(run: Run, tmp_path: Path) -> None:
     assert stall["ms"] == pytest.approx(300)
     text = run("show", "stream", "--store", store).output
     assert "1 stall" in text and "300 ms" in text
+    # no limit, no deadline
+    assert shown["fluidity"] is None and "fluidity" not in text
+    limit = ("--slo", "tpot=50ms", "--store", store)
+    judged = json.loads(run("show", "stream", "--json", *limit).output)["fluidity"]
+    # due at 100, 150, 200 and 250 ms; the fourth comes at 420: four deadlines are missed
+    assert (judged["missed"], judged["deadlines"]) == (4, 8)
+    assert "fluidity 0.500: 4 of 8" in run("show", "stream", *limit).output
 
 
 def test_show_json_is_the_contract(run: Run) -> None:
@@ -130,6 +137,7 @@ def test_show_json_is_the_contract(run: Run) -> None:
         "verdict",
         "verdict_reason",
         "gpu",
+        "fluidity",
     ]
     assert shown["request"]["request_id"] == f"chatcmpl-{SLOW}"
     assert set(RECORD_COLUMNS) <= set(shown["request"])

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tracekit import chunks
 from tracekit.analysis.attribution import define_attribution
+from tracekit.analysis.fluidity import Fluidity, fluidity
 from tracekit.analysis.slo import Slo
 from tracekit.analysis.verdicts import evidence, request_verdicts
 from tracekit.analysis.window import Window, format_time
@@ -99,7 +100,8 @@ class RequestDetail:
     ``request`` holds the record's columns and a few more. ``boundaries`` are ordered by time,
     ``phases`` by time and exclusive. ``chunk_offsets_ms`` counts from the client's send.
     ``verdict`` is None for a request that is not slow or may not be judged; ``verdict_reason``
-    then says which.
+    then says which. ``fluidity`` is against the limit of TPOT; None without one, or without chunk
+    times.
     """
 
     request: dict[str, Any]
@@ -111,6 +113,7 @@ class RequestDetail:
     verdict: dict[str, Any] | None
     verdict_reason: str | None
     gpu: tuple[dict[str, Any], ...]
+    fluidity: Fluidity | None = None
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -126,6 +129,7 @@ class RequestDetail:
             "verdict": self.verdict,
             "verdict_reason": self.verdict_reason,
             "gpu": list(self.gpu),
+            "fluidity": asdict(self.fluidity) if self.fluidity else None,
         }
 
 
@@ -211,6 +215,11 @@ def request_detail(
         verdict=verdict,
         verdict_reason=reason,
         gpu=_gpu(session, request, legs),
+        fluidity=(
+            fluidity(stream.offsets_us, stream.tokens, limit_ms=slo.tpot_ms)
+            if slo is not None and slo.tpot_ms is not None
+            else None
+        ),
     )
 
 

@@ -43,6 +43,13 @@ def _blocks(detail: RequestDetail, width: int) -> Iterator[RenderableType]:
     else:
         yield Text("no phases: the source gave no usable boundary")
     yield from _gap_block(detail)
+    if (smooth := detail.fluidity) is not None:
+        late = f", the latest by {formats.ms(smooth.late_ms)}" if smooth.missed else ""
+        yield Text(
+            f"fluidity {smooth.index:.3f}: {smooth.missed:,} of {smooth.deadlines:,} tokens' "
+            f"deadlines missed at {formats.ms(smooth.limit_ms)} a token{late} (time that early "
+            "tokens saved counts)"
+        )
     yield Text()
     yield _verdict(detail)
     if detail.gpu:
