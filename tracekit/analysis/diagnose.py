@@ -124,10 +124,15 @@ def diagnose_connection(
     cache = cache_work(con, completed=counts.completed)
     reuse = prefix_reuse(con, attribution.prefixes)
     impossible = reuse is not None and reuse.is_impossible
-    if impossible:
-        fields["cached_share"] = None
     findings = fleet.with_placebo(
-        _findings(con, attribution, misses, fields, lost_loads=cache.lost_of(fields))
+        _findings(
+            con,
+            attribution,
+            misses,
+            fields,
+            lost_loads=cache.lost_of(fields),
+            hits_believed=not impossible,
+        )
     )
     reasons = {r["reason"]: int(r["n"]) for r in _abstentions(con)}
     unexplained = _unexplained_share(con, misses)
@@ -346,13 +351,16 @@ def _findings(
     fields: Row,
     *,
     lost_loads: KvLoads | None,
+    hits_believed: bool,
 ) -> tuple[Finding, ...]:
     rows = _rows(con, "select * from findings")
     if not rows:
         return ()
     culprits = _culprits(con)
     workers = _workers(con)
-    support = ev.support(con, attribution, fields, lost_loads=lost_loads)
+    support = ev.support(
+        con, attribution, fields, lost_loads=lost_loads, hits_believed=hits_believed
+    )
     apart = {(r["phase"], r["metric"]) for r in _rows(con, _LONG_AND_APART)}
 
     given = attribution.slo.source == GIVEN
@@ -418,7 +426,7 @@ def _finding(
         is_shape=row["class"] == "request_shape",
         excess_ms=row["excess_ms"],
         expected_ms=row["expected_ms"],
-        uncached_tokens=row["uncached_tokens"],
+        uncached_tokens=row["uncached_tokens"] if support.hits_believed else None,
         output_tokens=row["output_tokens"],
         worker=workers[0][0] if workers else None,
         culprits=culprits,

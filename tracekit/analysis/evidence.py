@@ -48,6 +48,7 @@ class Support:
     facts: Mapping[tuple[str, str], Row]
     strata: Mapping[Key, Sequence[Mostly]]
     lost_loads: KvLoads | None = None
+    hits_believed: bool = True
 
     def idle_ms(self, phase: str, cause: str) -> float | None:
         """How long nothing ran before most of these requests [ms]; None if that is nothing."""
@@ -79,8 +80,12 @@ def support(
     fields: Row,
     *,
     lost_loads: KvLoads | None = None,
+    hits_believed: bool = True,
 ) -> Support:
-    """Read the small relations behind the evidence once; ``fields`` is ``field_coverage``."""
+    """Read the small relations behind the evidence once; ``fields`` is ``field_coverage``.
+
+    Where reported hits cannot be, they are not believed, nor what is left of a prompt without them.
+    """
     model = attribution.cost_model
     errors: dict[str, tuple[float, float]] = {}
     for cell in model.cells:
@@ -112,6 +117,7 @@ def support(
         facts={(r["phase"], r["cause"]): r for r in _facts(con)},
         strata=finding_strata(con, attribution.rules),
         lost_loads=lost_loads,
+        hits_believed=hits_believed,
     )
 
 
