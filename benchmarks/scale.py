@@ -28,7 +28,8 @@ from typing import Any, Final
 import duckdb
 
 from tracekit.analysis import attribution, sqlfiles
-from tracekit.analysis.diagnose import JUDGED_MAX
+from tracekit.analysis.fit import fit_cost_model
+from tracekit.analysis.judged import JUDGED_MAX
 from tracekit.analysis.prefixes import read_prefixes
 from tracekit.analysis.rules import Rules
 from tracekit.analysis.session import Session
@@ -112,21 +113,13 @@ def _winners(path: str) -> None:
     with Session.open(path) as session:
         con = session.con
         stand_back(con)
-        fit = [0.0]
-        fitted = attribution.fit_cost_model
-
-        def fit_apart(*args: Any, **options: Any) -> Any:
-            start = time.process_time()
-            model = fitted(*args, **options)
-            fit[0] += time.process_time() - start
-            return model
-
-        attribution.fit_cost_model = fit_apart
         whole = _timed(
             lambda: attribution.define_winners(
                 con, Slo(), Rules(), prefixes=read_prefixes(con), judged_max=JUDGED_MAX
             )
         )
+        # the same fit once more, to know its part
+        fit = _timed(lambda: fit_cost_model(con))
         excess = [f"{p}_ms - {p}_expected_ms" for p in ("frontend", "queue", "prefill", "decode")]
         every = _timed(
             lambda: con.execute(
@@ -142,18 +135,20 @@ def _winners(path: str) -> None:
         columns = ", ".join(f"max({name})" for name in scanned)
         scan = _timed(lambda: con.execute(f"select {columns} from window_requests").fetchall())
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-    applied = whole - fit[0]
+    applied = whole - fit
     print(
         f"winners: scan of {len(scanned)} columns {scan:.1f} CPU s; limits, slow requests and "
         f"their phases {applied:.1f} s ({applied / scan:.1f}x), every request's expectation, "
         f"excess and winner {every:.1f} s ({every / scan:.1f}x), together "
-        f"{(applied + every) / scan:.1f}x; the fit {fit[0]:.1f} s; peak {peak:.2f} GiB"
+        f"{(applied + every) / scan:.1f}x; the fit {fit:.1f} s; peak {peak:.2f} GiB"
     )
 
 
 def _interference(path: str) -> None:
-    names = ("marked_requests", "stall_phases", "suspect_intervals", "worker_prefills")
-    names += ("overlap_segments", "suspect_overlaps", "overlap_pairs", "stalls_explained")
+    names = (
+        *("marked_requests", "stall_phases", "suspect_intervals", "worker_prefills"),
+        *("overlap_segments", "suspect_overlaps", "overlap_pairs", "stalls_explained"),
+    )
     with Session.open(path) as session:
         con = session.con
         stand_back(con)

@@ -11,18 +11,24 @@ from typing import Final
 import duckdb
 
 from tracekit.analysis import sqlfiles
-from tracekit.analysis._duck import one, replace
+from tracekit.analysis._duck import replace
 
 #: Requests that are drawn, about.
 DRAWN_MAX: Final = 25_000
 
 
-def draw_requests(con: duckdb.DuckDBPyConnection) -> None:
-    """Define ``drawn_facts`` (as ``request_facts``, which must exist), by a hash of the key."""
-    (rows,) = one(con, "select count(*) from request_facts")
-    step = 1 + int(rows) // DRAWN_MAX
-    kind, where = ("view", "") if step == 1 else ("table", f"where hash(request_key) % {step} = 0")
-    replace(con, "drawn_facts", f"{kind} drawn_facts as select * from request_facts {where}")
+def is_drawn(rows: int) -> str:
+    """SQL over facts: whether a request is one of those that are drawn of ``rows``."""
+    return f"hash(request_key) % {1 + rows // DRAWN_MAX} = 0"
+
+
+def draw_requests(con: duckdb.DuckDBPyConnection, rows: int, facts: str = "request_facts") -> None:
+    """Define ``drawn_facts`` (as ``request_facts``) of ``rows`` requests, by a hash of the key.
+
+    ``facts`` is where they are found: all requests, or at least those that are drawn.
+    """
+    kind, where = ("view", "") if rows < DRAWN_MAX else ("table", f"where {is_drawn(rows)}")
+    replace(con, "drawn_facts", f"{kind} drawn_facts as select * from {facts} {where}")
 
 
 def draw_costs(con: duckdb.DuckDBPyConnection) -> None:

@@ -13,7 +13,7 @@ from typing import Final
 import duckdb
 
 from tracekit.analysis import causes, load, sqlfiles
-from tracekit.analysis._drawn import draw_costs, draw_requests
+from tracekit.analysis._drawn import draw_costs, draw_requests, is_drawn
 from tracekit.analysis._duck import one, put, replace
 from tracekit.analysis.cache import cache_due
 from tracekit.analysis.confidence import winner_confidence
@@ -211,8 +211,10 @@ def define_winners(
     put(con, "attribution_rules", rules.to_arrow())
     put(con, "cache_due", cache_due(con, prefixes))
     put(con, "speculation", speculation(con, baseline=baseline))
-    _define_facts(con)
-    draw_requests(con)
+    rows = _define_facts(con)
+    _define(con, "slow_thresholds")
+    kept = "request_facts" if rows <= _KEPT_MAX else _keep_some(con, rows)
+    draw_requests(con, rows, kept)
     reference = "request_facts"
     if baseline is not None:
         reference = _define_baseline(con, baseline, min_rows=rules.min_rows)
@@ -220,8 +222,7 @@ def define_winners(
     put(con, "cost_model", model.to_arrow())
     draw_costs(con)
     _define_all(con, "request_costs", "excess")
-    _define(con, "slow_thresholds")
-    _define_slow(con, judged_max=judged_max, include=include)
+    _define_slow(con, kept, judged_max=judged_max, include=include)
     return model
 
 
@@ -265,31 +266,49 @@ def _define(con: duckdb.DuckDBPyConnection, name: str) -> None:
     con.execute(f"create or replace temp {kind} {name} as {body}")
 
 
-def _define_facts(con: duckdb.DuckDBPyConnection) -> None:
+def _define_facts(con: duckdb.DuckDBPyConnection) -> int:
     """``request_facts``: kept, unless so many rows would take more memory than a diagnosis may.
 
-    Read anew by each statement that asks them, they cost about as much CPU.
+    Read anew by each statement that asks them, they cost about as much CPU. Returns how many.
     """
     (rows,) = one(con, "select count(*) from window_requests")
     kind = "table" if rows <= _KEPT_MAX else "view"
     body = sqlfiles.load("attribution", "request_facts").body
     replace(con, "request_facts", f"{kind} request_facts as {body}")
+    return int(rows)
+
+
+def _keep_some(con: duckdb.DuckDBPyConnection, rows: int) -> str:
+    """The facts of requests over a limit and of those that are drawn, in one pass over very many.
+
+    Returns the name of the table.
+    """
+    con.execute(
+        f"""
+        create or replace temp table kept_facts as
+        select f.* from request_facts as f
+        join slow_thresholds as t on f.model = t.model and f.route = t.route
+        where {is_drawn(rows)}
+            or f.ttft_ms > t.ttft_ms or f.tpot_ms > t.tpot_ms or f.e2e_ms > t.e2e_ms
+        """
+    )
+    return "kept_facts"
 
 
 def _define_slow(
-    con: duckdb.DuckDBPyConnection, *, judged_max: int | None, include: str | None
+    con: duckdb.DuckDBPyConnection, kept: str, *, judged_max: int | None, include: str | None
 ) -> None:
     """From ``slow_requests`` to ``winners``: who is slow, and by which phase those that are judged.
 
     The files say the same over all of ``request_facts``; this only spares the cost of every
-    request's expectation.
+    request's expectation. ``kept`` has at least the facts of who is slow.
     """
-    _define(con, "slow_requests")
+    # qualified: inside WITH the bare name is the relation that is being made
+    _define_of(con, "slow_requests", {"request_facts": f"select * from temp.{kept}"})
     draw_judged(con, at_most=judged_max, also=include)
     judged = {"slow_requests": "select * from judged"}
-    # qualified: inside WITH the bare name is the relation that is being made
-    facts = """
-        select * from temp.request_facts
+    facts = f"""
+        select * from temp.{kept}
         where request_key in (select request_key from judged)
     """
     costs = {n: sqlfiles.load("attribution", n).body for n in ("request_costs", "excess")}
