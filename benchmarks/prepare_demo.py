@@ -26,7 +26,17 @@ TEST_DATA: Final = ROOT / "tests" / "data" / "vllm"
 #: Scenarios of the demo: each shows one cause.
 DEMO: Final = ("long-prompt", "queue", "prefix-cache", "pd-nixl")
 #: Scenarios whose request logs only tests need.
-TESTS: Final = ("baseline", "edge")
+TESTS: Final = ("baseline", "edge", "kv-pressure")
+#: Scrapes of engine metrics that only tests need, and what is kept of them.
+SCRAPES: Final = {
+    "kv-pressure.metrics.txt.gz": (
+        "vllm:kv_cache_usage_perc",
+        "vllm:num_preemptions",
+        "vllm:num_requests_running",
+        "vllm:num_requests_waiting",
+    ),
+    "pd-nixl.decode.metrics.txt.gz": ("vllm:nixl_xfer_time_seconds", "vllm:nixl_bytes_transferred"),
+}
 
 MODEL: Final = "tiny-llama"
 MAX_BUNDLE_BYTES: Final = 1_000_000
@@ -93,6 +103,17 @@ def request_log(captures: Path, scenario: str) -> bytes:
     return buffer.getvalue()
 
 
+def scrapes(path: Path, metrics: tuple[str, ...]) -> bytes:
+    """The scrapes of a recording: metrics by the start of their names, without buckets."""
+    kept = []
+    with gzip.open(path, "rt", encoding="utf-8") as lines:
+        for line in lines:
+            name = line.split()[2] if line.startswith("# ") else line
+            if line.startswith("# SCRAPE") or (name.startswith(metrics) and "_bucket{" not in name):
+                kept.append(line)
+    return gzip.compress("".join(kept).encode(), mtime=0)
+
+
 def _lines(path: Path) -> Iterator[dict[str, Any]]:
     with gzip.open(path, "rt", encoding="utf-8") as lines:
         for line in lines:
@@ -122,6 +143,8 @@ def main() -> None:
     for scenario in TESTS:
         data = request_log(arguments.captures, scenario)
         (arguments.test_data / f"{scenario}.requests.jsonl.gz").write_bytes(data)
+    for name, metrics in SCRAPES.items():
+        (arguments.test_data / name).write_bytes(scrapes(arguments.captures / name, metrics))
     print(f"bundle {total} bytes")
     if total > MAX_BUNDLE_BYTES:
         raise SystemExit(f"the bundle is larger than {MAX_BUNDLE_BYTES} bytes")
