@@ -86,6 +86,9 @@ _SERVICE: Final = ("prefill", "queue_or_prefill", "decode")
 #: Phases whose zero means "not this request's way" and must not pull a fit down.
 _SHAPED: Final = frozenset(p for p, terms in PHASE_TERMS.items() if len(terms) > 1)
 
+#: Phases whose ordinary variation is told by the rows below the fit, since it is that of compute.
+_JUDGED_BY_BELOW: Final = _SHAPED
+
 _KEYS: Final = ("model", "engine", "engine_version", "topology")
 
 
@@ -266,7 +269,7 @@ def fit_cost_model(
         if cell is not None:
             cell = _refused(sample, cell, rows)
             made.append(cell)
-            pools.append(_residuals(sample, cell, rows))
+            pools.append(_residuals(sample, cell, rows, tau))
     source = "baseline" if baseline else "window"
     return CostModel(tuple(made), tau, source, sample.n, tuple(pools), swapped)
 
@@ -431,7 +434,9 @@ def _rows_of(
     return features[keep], values[keep], sample.weights[keep]
 
 
-def _residuals(sample: _Sample, cell: Cell, rows: npt.NDArray[np.bool_]) -> npt.NDArray[np.float32]:
+def _residuals(
+    sample: _Sample, cell: Cell, rows: npt.NDArray[np.bool_], tau: float
+) -> npt.NDArray[np.float32]:
     out = np.zeros((int(rows.sum()), len(PHASES)), dtype=np.float32)
     for i, phase in enumerate(PHASES):
         fit = cell.fits.get(phase)
@@ -440,5 +445,28 @@ def _residuals(sample: _Sample, cell: Cell, rows: npt.NDArray[np.bool_]) -> npt.
         expected = _features(sample, phase, cell.kv_per_byte)[rows] @ np.array(fit.coefficients)
         scale = np.maximum(fit.s0 + fit.s1 * expected, 1.0)
         off = (sample.values[f"{phase}_ms"][rows] - expected) / scale
+        seen = ~np.isnan(off)
+        if phase in _JUDGED_BY_BELOW:
+            off[seen] = _ordinary(off[seen], tau)
         out[:, i] = np.clip(np.nan_to_num(off), -RESIDUAL_CAP, RESIDUAL_CAP)
+    return out
+
+
+def _ordinary(off: Floats, tau: float) -> Floats:
+    """Standardised residuals with those above the healthy median as those below it, mirrored.
+
+    Above it lies what faults have slowed too: drawn as ordinary variation, a fault that half of the
+    traffic has would make it doubtful that it is one. Ranks stay, and so do what phases share.
+    """
+    *_, reach = _BELOW[tau]
+    # three scales above the fit are three deviations above the median
+    median = (reach - 3.0) * 3.0 / reach
+    order = np.argsort(off, kind="stable")
+    below = off[order][off[order] <= median]
+    upper = order[len(below) :]
+    if not len(below) or not len(upper):
+        return off
+    mirrored = 2.0 * median - np.quantile(below, np.linspace(1.0, 0.0, len(upper)))
+    out = off.copy()
+    out[upper] = np.minimum(off[upper], mirrored)
     return out
