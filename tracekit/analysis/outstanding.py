@@ -4,7 +4,8 @@ Some requests are always slower than their shape: they met a long prompt, or a b
 no fault, and a limit that three in a hundred requests of healthy traffic miss must not make one
 of it. A loss stands out if it is several times what the metric's phases should have taken, and
 large beside the whole request; or if such losses gather, in a stretch of time or on a worker,
-beyond chance and beyond what they are elsewhere; or if they are a heap apart from what the other
+beyond chance and beyond what they are elsewhere (the losses themselves, or they and those of
+requests within the limits that lose as much in that phase); or if they are a heap apart from what the other
 requests lose, or prompts of another kind than usual explain them; or if they are more than in the
 window that the user declared healthy. Owns that test and nothing of why.
 
@@ -143,6 +144,19 @@ def outstanding(
                 left, cells, found = scan(why, kind, taken.get((why, i)))
                 reason[left[found[cells.cell]]] = why
         far = numpy_column(rows["far"]).astype(np.float64)
+        # those within the limits that lose as much tell, too, where a phase is at fault
+        for kind in kinds:
+            for why in ("time", "worker"):
+                left = np.flatnonzero(kind & (reason == ""))
+                if not len(left):
+                    break
+                phase = str(texts["phase"][left[0]])
+                like = traffic.like(phase, _NEARLY * float(np.quantile(far[left], _LEAST)))
+                cells = traffic.cells(why, like.at, like.phase, like.worker)
+                weights = _episodes(like)
+                found = _gathered(cells, weights, None, rules)
+                mine = traffic.cells(why, at[left], texts["phase"][left], texts["worker"][left])
+                reason[left[found[mine.cell]]] = why
         ordinary = draw_excess(con)
         healthy = draw_excess(con, baseline) if baseline else {}
         for kind in kinds:
@@ -217,12 +231,33 @@ def _more_than(losses: Floats, window: Floats, healthy: Floats, rules: Rules) ->
     return np.full(len(losses), more)
 
 
+@dataclass(frozen=True)
+class _Like:
+    """Requests that lost as much in one phase, slow or not: when, and on which worker.
+
+    ``lasts_ns`` [ns] is how long the phase took them at the median.
+    """
+
+    at: Ints
+    phase: npt.NDArray[np.object_]
+    worker: npt.NDArray[np.object_]
+    code: Ints
+    lasts_ns: int
+
+
 class _Traffic:
     """Where and when the completed requests of the window were, and what prompts they brought."""
 
-    def __init__(self, at: Ints, names: dict[str, list[str]], tokens: Floats) -> None:
+    def __init__(
+        self,
+        at: Ints,
+        names: dict[str, list[str]],
+        tokens: Floats,
+        far: pa.Table | None = None,
+    ) -> None:
         self._at = at
         self._tokens = tokens
+        self._far = far
         # role → worker → its share of the requests
         self._shares = {
             role: {name: n / len(found) for name, n in sorted(Counter(found).items())}
@@ -241,7 +276,31 @@ class _Traffic:
         ).to_arrow_table()
         at = np.nan_to_num(numpy_column(drawn["at"]).astype(np.float64), nan=-1.0)
         names = {k: drawn[k].to_pylist() for k in ("worker", "prefill_worker")}
-        return cls(at.astype(np.int64), names, numpy_column(drawn["tokens"]))
+        columns = ", ".join(
+            f"({p}_ms - {p}_expected_ms) / {unit_of(p, f'{p}_expected_ms')} as {p}, {p}_ms"
+            for p in PHASES
+        )
+        far = con.sql(
+            f"""
+            select {columns}, arrival_unix_ns as at, coalesce(worker, '') as worker,
+                coalesce(prefill_worker, worker, '') as prefill_worker
+            from drawn_costs where completed = 1
+            """
+        ).to_arrow_table()
+        return cls(at.astype(np.int64), names, numpy_column(drawn["tokens"]), far)
+
+    def like(self, phase: str, least: float) -> _Like:
+        """The requests that went at least so far beyond what ``phase`` should take."""
+        assert self._far is not None
+        far = numpy_column(self._far[phase]).astype(np.float64)
+        mine = self._far.filter(pa.array(np.nan_to_num(far, nan=-np.inf) >= least))
+        at = np.nan_to_num(numpy_column(mine["at"]).astype(np.float64), nan=-1.0).astype(np.int64)
+        name = "worker" if phase in ("decode", "kv_transfer") else "prefill_worker"
+        worker = np.asarray(mine[name].to_pylist(), dtype=object)
+        _, code = np.unique(worker.astype(str), return_inverse=True)
+        lasts_ms = np.median(numpy_column(mine[f"{phase}_ms"])) if len(at) else 0.0
+        same = np.full(len(at), phase, dtype=object)
+        return _Like(at, same, worker, code, int(lasts_ms * 1e6))
 
     def cells(
         self,
@@ -333,6 +392,15 @@ def _is_there(cells: _Cells, mine: Bools, found: Bools, rules: Rules) -> bool:
         return False
     share = float(cells.share[found & (cells.world == where[0])].sum())
     return _chance(int(mine.sum()), int((mine & inside).sum()), share, rules) < _THERE
+
+
+def _episodes(like: _Like) -> Floats:
+    """What each of them counts: those on one worker as long as one lasts, one together."""
+    span = max(_CLUSTER_NS, like.lasts_ns)
+    each = like.at // span * (int(like.code.max(initial=0)) + 1) + like.code
+    keys = np.where(like.at >= 0, each, -1 - np.arange(len(like.at)))
+    _, group, count = np.unique(keys, return_inverse=True, return_counts=True)
+    return np.asarray(1.0 / count[group])
 
 
 def _weights(at: Ints, worker: Ints) -> Floats:
