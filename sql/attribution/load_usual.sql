@@ -1,29 +1,34 @@
 -- What load each worker usually bears, and the most it was seen to bear.
 -- grain: one row per worker.
--- inputs: load_bins, request_facts
+-- inputs: load_bins, request_facts, attribution_rules
 -- worker: worker, or the model where no worker is known
 -- model: model it serves (of several the last by name)
--- prefills: 1 if it prefilled anything
--- decodes: 1 if it decoded anything
+-- prefills: 1 if it prefills: for more than a few requests, whose other server may be unknown
+-- decodes: 1 if it decodes, likewise
 -- waiting_share: [1] share of slices in which something waited most of the time
 -- usual_decoding: [1] requests decoding in the median slice
 -- most_busy: [1] requests in service, prefilling or decoding, in the busiest hundredth of the slices
 with seen as (
-    select distinct worker, prefill_worker, model
+    select worker, prefill_worker, model, cast(count(*) as double) as n
     from request_facts
     where quarantine_reason is null and superseded_attempt = 0
+    group by worker, prefill_worker, model
 ),
 
 served as (
-    select coalesce(worker, model) as worker, model
+    select coalesce(worker, model) as worker, model, 0.0 as prefilled, n as decoded
     from seen
     union all
-    select coalesce(prefill_worker, model) as worker, model
+    select coalesce(prefill_worker, model) as worker, model, n as prefilled, 0.0 as decoded
     from seen
 ),
 
 models as (
-    select worker, max(model) as model
+    select
+        worker,
+        max(model) as model,
+        sum(prefilled) as prefilled,
+        sum(decoded) as decoded
     from served
     group by worker
 ),
@@ -43,10 +48,11 @@ levels as (
 select
     l.worker as worker,
     m.model as model,
-    l.prefills as prefills,
-    l.decodes as decodes,
+    case when m.prefilled >= p.role_share * m.decoded then l.prefills else 0 end as prefills,
+    case when m.decoded >= p.role_share * m.prefilled then l.decodes else 0 end as decodes,
     l.waiting_share as waiting_share,
     l.usual_decoding as usual_decoding,
     l.most_busy as most_busy
 from levels as l
 join models as m on l.worker = m.worker
+cross join attribution_rules as p

@@ -77,6 +77,9 @@ class Rules:
     demand_deviations: float = 4.0
     spike_factor: float = 2.0
     spike_slices: int = 16
+    #: a worker has a role if it plays it for this share of the requests that it serves otherwise:
+    #: where a span was lost, the other server stands for the one that is not known
+    role_share: float = 0.1
     #: a peer has room with this share of the worker's requests in service
     room_share: float = 0.6
     #: and the worker got this many times what a peer got
