@@ -14,6 +14,7 @@ with tested as (
         e.request_key as request_key,
         e.phase as phase,
         e.excess_ms as excess_ms,
+        e.expected_ms as expected_ms,
         p.cause_share * e.excess_ms as enough_ms,
         e.interference_ms as interference_ms,
         e.contention_ms as contention_ms,
@@ -26,9 +27,13 @@ with tested as (
         case when e.slow_share > p.min_worker_share and e.slow_share > 3.0 * e.slow_error
             then e.slow_ms else 0.0 end as slow_ms,
         -- a clock that fell needs no peers to be seen
-        case when e.clock_share < p.low_clock and (e.throttled_share > 0.5 or e.own_share > 0.0)
+        case when e.clock_share < p.low_clock
+                and (e.throttled_share > 0.5 or e.own_share > 0.0
+                    or e.slow_share > p.min_worker_share)
             then 1 else 0 end as is_throttled,
-        case when e.slow_share > p.min_worker_share or e.own_share > p.min_worker_share
+        -- and is believed unless service was clearly as quick as that of the peers
+        case when e.slow_share + 3.0 * e.slow_error > p.min_worker_share
+                or e.own_share > p.min_worker_share
             then 1 else 0 end as is_slower,
         -- of more arrivals and slower service the larger one makes the queue
         case when coalesce(e.surplus_share, 0.0) < case
@@ -53,6 +58,17 @@ with tested as (
                          and e.kv_usage >= p.filled_kv then 1
                      else 0 end
              else 0 end as is_full,
+        -- ... and memory it is, not a long prefill, where it ran out while slots stayed free
+        case when e.slots_share <= p.free_slots
+                and (e.full_share >= p.full_share or e.worker_preemptions > 0)
+            then 1 else 0 end as is_out_of_memory,
+        -- Little's law: a worker that no more came to than to its peers, and that holds many more,
+        -- keeps each of them longer
+        case when e.peers > 0 and e.waiting >= 1.0 and e.peer_waiting <= 0.25 * e.waiting
+                and e.peer_busy <= p.room_share * e.busy
+                and e.arrivals - e.peer_arrivals <= sqrt(e.peer_arrivals + 1.0)
+                and e.slow_share > e.slow_error
+            then 1 else 0 end as is_holding,
         coalesce(e.worker_preemptions, 0.0) as worker_preemptions,
         coalesce(e.preemptions, 0) as preemptions,
         e.transfer_share as transfer_share,
@@ -72,11 +88,17 @@ named as (
             when t.phase = 'queue' then
                 case
                     when t.is_throttled * t.is_slower = 1 then 'slow'
-                    when t.interference_ms >= t.enough_ms then 'prefill_interference'
+                    -- a long prefill is there on any day: what came at once, what was sent here
+                    -- only, a worker or a memory that is short make a queue of it
+                    when t.is_demand = 1 and t.is_spike = 1 and t.is_crowded = 0
+                        then 'arrival_burst'
                     when t.is_crowded = 1 then 'router_imbalance'
-                    when t.is_demand = 1 and t.is_spike = 1 then 'arrival_burst'
+                    when t.is_out_of_memory = 1 and t.is_demand = 0 then 'kv_capacity'
+                    -- who serves slower makes wait at least as much longer
+                    when t.is_demand = 0 and t.slow_ms >= 0.5 * t.enough_ms then 'slow'
+                    when t.interference_ms >= t.enough_ms then 'prefill_interference'
                     when t.is_demand = 1 then 'capacity'
-                    when t.slow_ms > 0.0 then 'slow'
+                    when t.slow_ms > 0.0 or t.is_holding = 1 then 'slow'
                     when t.is_full = 1 then 'kv_capacity'
                     else 'unknown'
                 end
@@ -97,8 +119,10 @@ named as (
                 end
             when t.phase = 'frontend' then
                 case
+                    when t.is_throttled * t.is_slower = 1 then 'slow'
+                    when t.is_demand = 0 and t.slow_ms >= 0.5 * t.enough_ms then 'slow'
                     when t.interference_ms >= t.enough_ms then 'prefill_interference'
-                    when t.slow_ms > 0.0 or t.is_throttled * t.is_slower = 1 then 'slow'
+                    when t.slow_ms > 0.0 then 'slow'
                     when coalesce(t.step_wait_ms, 0.0) < t.enough_ms then 'frontend_stall'
                     when t.frozen_ms >= t.enough_ms then 'frontend_stall'
                     else 'unknown'
@@ -111,7 +135,10 @@ named as (
             -- what a miss should have cost is no slowness
             when t.cache_ms >= t.enough_ms and t.phase <> 'decode' then 'cache_miss'
             when t.slow_ms >= t.enough_ms
-                or (t.slow_ms >= 0.5 * t.enough_ms and t.slow_ms >= 0.5 * t.interference_ms
+                or (t.slow_ms >= 0.5 * t.enough_ms
+                    -- others' prefills took longer there, too: that part of theirs is the worker's
+                    and t.slow_ms >= 0.5 * t.interference_ms
+                        * (1.0 - t.slow_ms / nullif(t.excess_ms + t.expected_ms, 0.0))
                     and t.is_elevated = 0 and t.is_crowded = 0) then 'slow'
             when t.preemptions > 0 then 'preemption'
             when t.interference_ms >= t.enough_ms then 'prefill_interference'
