@@ -14,7 +14,7 @@
 -- start_unix_ns: [unix ns] start of its longest stretch of that phase
 -- end_unix_ns: [unix ns] its end
 -- idle_unix_ns: [unix ns] until when mostly nothing waited on the worker before that, 0 if it always
---   did
+--   did; when the request itself came, if that was before: what came with it is served beside it
 -- slices: [1] slices touched
 -- waiting: [1] requests in the worker's queue
 -- prefilling: [1] requests that it prefilled
@@ -30,6 +30,7 @@ with stretches as (
         s.expected_ms as expected_ms,
         s.excess_ms as excess_ms,
         f.model as model,
+        f.arrival_unix_ns as arrival_unix_ns,
         -- a client's boundaries name no worker, but its log may
         coalesce(p.worker, case when s.phase = 'decode' then f.worker else f.prefill_worker end,
             f.model) as worker,
@@ -54,6 +55,7 @@ longest as (
         t.expected_ms as expected_ms,
         t.excess_ms as excess_ms,
         t.model as model,
+        t.arrival_unix_ns as arrival_unix_ns,
         t.worker as worker,
         t.start_unix_ns as start_unix_ns,
         t.end_unix_ns as end_unix_ns,
@@ -67,8 +69,8 @@ longest as (
 
 sized as (
     select
-        suspect_id, request_key, phase, is_control, actual_ms, expected_ms, excess_ms, model, worker,
-        start_unix_ns, end_unix_ns, first_bin, last_bin, bin_ns,
+        suspect_id, request_key, phase, is_control, actual_ms, expected_ms, excess_ms, model,
+        arrival_unix_ns, worker, start_unix_ns, end_unix_ns, first_bin, last_bin, bin_ns,
         1.0 + cast(last_bin - first_bin as double) / nullif(cast(bin_ns as double), 0.0) as slices
     from longest
 )
@@ -85,7 +87,10 @@ select
     z.excess_ms as excess_ms,
     z.start_unix_ns as start_unix_ns,
     z.end_unix_ns as end_unix_ns,
-    case when a.worker is null then z.first_bin
+    case when z.arrival_unix_ns < coalesce(case when a.worker is null then z.first_bin
+                 else a.idle_unix_ns + z.bin_ns end, 0)
+             then z.arrival_unix_ns
+         when a.worker is null then z.first_bin
          else coalesce(a.idle_unix_ns + z.bin_ns, 0) end as idle_unix_ns,
     z.slices as slices,
     (b.total_waiting - coalesce(a.total_waiting, 0.0)) / nullif(z.slices, 0.0) as waiting,
