@@ -39,6 +39,7 @@ class Support:
     tau: float
     sampled: int
     from_baseline: bool
+    calm: frozenset[str]
     errors: Mapping[str, tuple[float, float]]
     usual_overlap: Mapping[str, float]
     workers: Mapping[tuple[str, str], Row]
@@ -108,6 +109,7 @@ def support(
         tau=model.tau,
         sampled=model.rows,
         from_baseline=attribution.baseline is not None,
+        calm=frozenset(p for cell in model.cells for p, fit in cell.fits.items() if fit.is_calm),
         errors={p: (n, total / n if n else 0.0) for p, (n, total) in errors.items()},
         usual_overlap=dict(overlap),
         workers={(r["phase"], r["worker"]): r for r in slow},
@@ -361,6 +363,8 @@ def _expectation_line(words: FindingWords, support: Support) -> str:
         )
     where = "the baseline window" if support.from_baseline else "this traffic"
     what = "median" if support.from_baseline else f"{support.tau * 100:.0f}th percentile"
+    if words.phase in support.calm:
+        where, what = "this traffic's quickest stretch of time", "median"
     return (
         f"expected = the {what} for the shape, fitted on {n:,.0f} requests of {where}; "
         f"half of them lie within {format_share(error)} of it"
