@@ -172,6 +172,10 @@ def service(con: duckdb.DuckDBPyConnection) -> tuple[pa.Table, pa.Table, pa.Tabl
         ratio = values["ratio"][here]
         usual = np.array([_quantile(load[:, i], weights, _USUAL_LOAD) for i in range(2)])
         fit = _price(load, ratio, weights)
+        # where most of the window is busy, the load at which requests take what is expected is less
+        priced = float(fit[1:] @ usual)
+        if fit[0] + priced > 1.0 and priced > 0:
+            usual = usual * max(1.0 - float(fit[0]), 0.0) / priced
         for name, value in zip(
             _CONTENTION.names, (model, phase, *fit, *usual, int(here.sum())), strict=True
         ):
