@@ -1,5 +1,6 @@
 -- Who stalled whom: where others' prefills explain a request's lost time, that time shared out over
--- them by what they can have cost, times prompt tokens. A lower bound: what a culprit delayed at
+-- them by what they can have cost, times prompt tokens; over those alone that were there in time, if
+-- any was. A lower bound: what a culprit delayed at
 -- second hand is not in it.
 -- grain: one row per stalled request, phase and culprit.
 -- inputs: stalls_explained, overlap_pairs, requests, attribution_rules
@@ -26,7 +27,11 @@ pairs as (
         s.suspect_id as suspect_id,
         g.culprit_key as culprit_key,
         g.overlap_ms as overlap_ms,
-        g.cost_ms as cost_ms
+        g.cost_ms as cost_ms,
+        case when g.is_due = 1 then 1
+             when max(case when g.cost_ms > 0 then g.is_due else 0 end) over (
+                 partition by s.suspect_id) = 0 then 1
+             else 0 end as counts
     from stalled as s
     join overlap_pairs as g on s.suspect_id = g.suspect_id
 ),
@@ -51,8 +56,8 @@ weighed as (
         k.request_id as request_id,
         k.input_tokens as input_tokens,
         p.overlap_ms as overlap_ms,
-        p.cost_ms * cast(coalesce(k.input_tokens, 1) as double) as weight,
-        sum(p.cost_ms * cast(coalesce(k.input_tokens, 1) as double)) over (
+        p.counts * p.cost_ms * cast(coalesce(k.input_tokens, 1) as double) as weight,
+        sum(p.counts * p.cost_ms * cast(coalesce(k.input_tokens, 1) as double)) over (
             partition by p.suspect_id
         ) as total_weight
     from pairs as p
