@@ -15,6 +15,7 @@
 -- own_share: [1] how much slower than at other times it served then
 -- waiting: [1] requests waiting on the worker
 -- busy: [1] requests in service on the worker
+-- moving: [1] requests whose KV cache was on its way to the worker
 -- peers: other workers of its kind
 -- peer_waiting: [1] requests waiting on the least loaded of them
 -- peer_busy: [1] requests in service there
@@ -101,6 +102,7 @@ select
     v.own_share as own_share,
     l.waiting as waiting,
     l.prefilling + l.decoding as busy,
+    l.moving as moving,
     coalesce(b.peers, 0) as peers,
     b.peer_waiting as peer_waiting,
     b.peer_busy as peer_busy,

@@ -72,6 +72,9 @@ with tested as (
         coalesce(e.worker_preemptions, 0.0) as worker_preemptions,
         coalesce(e.preemptions, 0) as preemptions,
         e.transfer_share as transfer_share,
+        -- behind others' transfers one waits for the link: that it runs at its usual speed, or that
+        -- no others were on their way, must be known before the wait is one for room
+        case when e.transfer_share is not null or e.moving < 2.0 then 1 else 0 end as is_link_free,
         e.step_wait_ms as step_wait_ms,
         e.frozen_ms as frozen_ms,
         -- a clock that is low for heat or power did not sleep
@@ -114,6 +117,7 @@ named as (
                     when t.size_ms >= t.enough_ms then 'kv_transfer_bandwidth'
                     -- where it is not told when bytes moved, only what does not grow with size is a wait
                     when t.transfer_wait_ms >= t.enough_ms and t.size_ms is not null
+                            and t.is_link_free = 1
                         then 'kv_transfer_wait'
                     else 'unknown'
                 end
