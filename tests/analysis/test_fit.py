@@ -17,6 +17,7 @@ from tracekit.analysis._duck import put
 from tracekit.analysis.cache import cache_due
 from tracekit.analysis.fit import (
     COST_MODEL_SCHEMA,
+    PHASE_TERMS,
     PHASES,
     CostModel,
     fit_cost_model,
@@ -284,3 +285,23 @@ def test_residuals_match_their_cell() -> None:
         assert np.abs(pool).max() <= 6.0
         # the fit is a low quantile: most residuals lie above it
         assert (pool[:, PHASES.index("decode")] > 0).mean() == pytest.approx(0.75, abs=0.05)
+
+
+def _slow_from(first: int) -> Traffic:
+    traffic = factory.clean(1_000, noise=0.05)
+    traffic.phases["decode"][first:] *= 1.6
+    return traffic
+
+
+def test_a_load_that_lasts_moves_no_expectation() -> None:
+    calm, busy = _model(_slow_from(1_000)), _model(_slow_from(150))
+    at = list(dict(PHASE_TERMS)["decode"]).index(("g0", "steps"))
+    fits = [m.cells[0].fits["decode"] for m in (calm, busy)]
+    assert [f.is_calm for f in fits] == [False, True]
+    assert fits[1].coefficients[at] == pytest.approx(fits[0].coefficients[at], rel=0.1)
+
+
+def test_what_a_fault_has_slowed_is_no_ordinary_variation() -> None:
+    column = PHASES.index("decode")
+    calm, busy = (_model(_slow_from(n)).residuals[0][:, column] for n in (1_000, 400))
+    assert np.quantile(busy, 0.9) < np.quantile(calm, 0.9) + 1.0

@@ -99,7 +99,7 @@ _KEYS: Final = ("model", "engine", "engine_version", "topology")
 class PhaseFit:
     """Coefficients (in the order of PHASE_TERMS), scale ``s0 + s1 x expected``, and how it went.
 
-    ``is_calm``: the median of the window's quickest stretch of time, not the low quantile of it all.
+    ``is_calm``: the median of the window's quickest stretch of time, not a low quantile of it all.
     """
 
     coefficients: tuple[float, ...]
@@ -252,7 +252,9 @@ def _calm(fit: PhaseFit, features: Floats, values: Floats, weights: Floats, at: 
     best, calm = 1.0, None
     for low in range(2 * _CALM_PARTS):
         high = low + int(
-            np.searchsorted(np.cumsum(np.bincount(place[known], minlength=2 * _CALM_PARTS)[low:]), least)
+            np.searchsorted(
+                np.cumsum(np.bincount(place[known], minlength=2 * _CALM_PARTS)[low:]), least
+            )
         )
         inside = (place >= low) & (place <= high)
         if inside.sum() < least:
