@@ -65,3 +65,24 @@ def test_noise_of_one_phase_is_no_fault_where_another_phase_fails() -> None:
     )
     assert verdicts["ttft prefill"] > 100
     assert verdicts.get("tpot decode", 0) < 0.1 * diagnosis.misses.by_metric["tpot"]
+
+
+def test_few_victims_are_found_by_those_that_lost_as_much_within_the_limits() -> None:
+    traffic = factory.clean(3_600, every_ms=250, noise=0.1)
+    # some prefills take as long at any time, many more in a quarter of it
+    rng = np.random.default_rng(5)
+    bad = np.flatnonzero(rng.uniform(size=3_600) < 0.02)
+    bad = np.union1d(bad, np.flatnonzero(rng.uniform(size=900) < 0.15) + 1_800)
+    traffic.phases["prefill"][bad] *= 2.2
+    con = traffic.connect()
+    ttft = np.sum([np.nan_to_num(traffic.phases[p]) for p in factory.PHASES[:-1]], axis=0)
+    limit = np.sort(ttft[bad])[-8]
+    diagnose_connection(con, parse_slo(f"ttft={limit:.0f}ms"))
+    found = con.execute(
+        "select s.arrival_unix_ns from outstanding as o "
+        "join slow_requests as s on o.slow_id = s.slow_id "
+        "where s.metric = 'ttft' and o.reason = 'time'"
+    ).fetchall()
+    assert found
+    start = factory.START_NS + 1_800 * 250_000_000
+    assert all(start - 60 * _S <= at < start + 285 * _S for (at,) in found)

@@ -4,8 +4,8 @@ Some requests are always slower than their shape: they met a long prompt, or a b
 no fault, and a limit that three in a hundred requests of healthy traffic miss must not make one
 of it. A loss stands out if it is several times what the metric's phases should have taken, and
 large beside the whole request; or if such losses gather, in a stretch of time or on a worker,
-beyond chance and beyond what they are elsewhere (the losses themselves, or they and those of
-requests within the limits that lose as much in that phase); or if they are a heap apart from what the other
+beyond chance and beyond what they are elsewhere (the losses themselves, or they and requests
+within the limits that lose as much in that phase); or if they are a heap apart from what the other
 requests lose, or prompts of another kind than usual explain them; or if they are more than in the
 window that the user declared healthy. Owns that test and nothing of why.
 
