@@ -28,7 +28,7 @@ pairs as (
         g.culprit_key as culprit_key,
         g.overlap_ms as overlap_ms,
         g.cost_ms as cost_ms,
-        case when g.is_due = 1 then 1
+        case when coalesce(g.is_due, 1) = 1 then 1
              when max(case when g.cost_ms > 0 then g.is_due else 0 end) over (
                  partition by s.suspect_id) = 0 then 1
              else 0 end as counts

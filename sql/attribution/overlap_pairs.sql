@@ -69,7 +69,7 @@ shared as (
         p.culprit_key as culprit_key,
         p.overlap_ms as overlap_ms,
         case when b.phase = 'decode'
-                 and p.met_unix_ns >= b.start_unix_ns + cast(b.expected_ms * 1e6 as bigint) then 0
+                 and p.met_unix_ns >= b.start_unix_ns + cast(floor(b.expected_ms * 1e6) as bigint) then 0
              when b.phase = 'prefill' and p.met_unix_ns > b.start_unix_ns then 0
              else 1 end as is_due,
         case when p.phase = 'queue' and coalesce(c.expected_ms, 0.0) < r.long_factor * u.usual_ms
