@@ -26,7 +26,7 @@ _NUMBERS = (
     *("slots_share", "full_share", "kv_usage", "worker_preemptions", "transfer_share"),
     *("clock_share", "throttled_share", "cache_ms", "step_wait_ms", "transfer_wait_ms"),
     *("again_ms", "wire_ms", "size_ms", "arrivals", "peer_arrivals", "frozen_ms", "surplus_share"),
-    "idle_ms",
+    *("idle_ms", "moving"),
 )
 _COUNTS = ("suspect_id", "peers", "is_elevated", "is_spike", "preemptions")
 _SCHEMA = pa.schema(
@@ -45,6 +45,7 @@ _PLAIN: dict[str, Any] = {
     "cache_ms": 0.0,
     "waiting": 2.0,
     "busy": 8.0,
+    "moving": 1.0,
     "waiting_share": 0.1,
     "slots_share": 1.0,
     "peers": 0,
@@ -116,6 +117,20 @@ def _cause(phase: str, **evidence: Any) -> tuple[str, float | None]:
         ({"slots_share": 1.0}, "unknown"),
         ({"interference_ms": 600.0}, "prefill_interference"),
         ({"interference_ms": 400.0}, "unknown"),
+        # a long prefill is there on any day: what made a queue of it comes first
+        ({"interference_ms": 900.0} | _SPIKE, "arrival_burst"),
+        ({"interference_ms": 900.0, "is_elevated": 1}, "prefill_interference"),
+        ({"interference_ms": 900.0} | _ROOM, "router_imbalance"),
+        ({"interference_ms": 900.0} | _SLOW, "slow_worker"),
+        ({"interference_ms": 900.0, "full_share": 0.5, "slots_share": 0.5}, "kv_capacity"),
+        # all slots were taken: memory is not what was short
+        ({"interference_ms": 900.0, "full_share": 0.5}, "prefill_interference"),
+        # no more came here than to its peers, and yet it holds four times as many
+        (_ROOM | {"arrivals": 30.0, "slow_share": 0.1, "slow_error": 0.05}, "slow_worker"),
+        (_ROOM | {"arrivals": 30.0, "slow_share": 0.02, "slow_error": 0.05}, "unknown"),
+        # a clock that fell is believed unless service was as quick as that of the peers
+        (_COLD | {"slow_share": 0.0, "slow_error": 0.2}, "gpu_throttled"),
+        (_COLD | {"slow_share": 0.0, "slow_error": 0.03}, "unknown"),
     ],
 )
 def test_queue(evidence: dict[str, Any], cause: str) -> None:
@@ -131,7 +146,8 @@ def test_queue(evidence: dict[str, Any], cause: str) -> None:
         (_SLOW | {"slow_ms": 200.0}, "unknown", None),
         # load and longer prefills are how a slow worker slows, but not where more came in
         (_SLOW | {"slow_ms": 300.0, "interference_ms": 550.0}, "slow_worker", 300.0),
-        (_SLOW | {"slow_ms": 300.0, "interference_ms": 700.0}, "prefill_interference", 700.0),
+        (_SLOW | {"slow_ms": 300.0, "interference_ms": 700.0}, "slow_worker", 300.0),
+        (_SLOW | {"slow_ms": 300.0, "interference_ms": 850.0}, "prefill_interference", 850.0),
         (_SLOW | {"slow_ms": 300.0, "is_elevated": 1}, "unknown", None),
         (_SLOW, "slow_worker", 900.0),
         (_SLOW | {"slow_ms": 2000.0}, "slow_worker", 1000.0),
@@ -208,6 +224,12 @@ def test_a_missed_prefix_costs_prefill_only() -> None:
         ({"transfer_wait_ms": 900.0}, "unknown", None),
         ({"transfer_wait_ms": 900.0, "size_ms": 700.0}, "kv_transfer_bandwidth", 700.0),
         ({"transfer_wait_ms": 900.0, "size_ms": 100.0}, "kv_transfer_wait", 900.0),
+        # beside others' transfers it may have waited for the link, unless that is known to be quick
+        ({"transfer_wait_ms": 900.0, "size_ms": 100.0, "moving": 3.0}, "unknown", None),
+        (
+            {"transfer_wait_ms": 900.0, "size_ms": 100.0, "moving": 3.0, "transfer_share": 0.9},
+            *("kv_transfer_wait", 900.0),
+        ),
         # the transfers themselves were slow
         ({"transfer_wait_ms": 900.0, "transfer_share": 0.3}, "kv_transfer_bandwidth", None),
         # no room on the decode server: never the link
@@ -243,6 +265,8 @@ def test_transfer(evidence: dict[str, Any], cause: str, cause_ms: float | None) 
         ({"step_wait_ms": 1000.0}, "unknown"),
         ({"step_wait_ms": 1000.0, "interference_ms": 800.0}, "prefill_interference"),
         ({"step_wait_ms": 1000.0} | _SLOW, "slow_worker"),
+        # prefills take longer on a slow worker
+        ({"step_wait_ms": 1000.0, "interference_ms": 800.0} | _SLOW, "slow_worker"),
         ({"step_wait_ms": 1000.0, "frozen_ms": 700.0}, "frontend_stall"),
         ({"step_wait_ms": 100.0}, "frontend_stall"),
     ],
