@@ -29,7 +29,6 @@ begun as (
     from stalled as t
     join suspect_requests as s on t.suspect_id = s.suspect_id
     join stall_phases as p on s.request_key = p.request_key and s.phase = p.phase
-    where p.is_suspect = 1
     group by s.suspect_id
 ),
 

@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from tracekit.analysis._arrow import arrow_table, numpy_column
+from tracekit.analysis._arrow import Columns, arrow_table, columns_of, numpy_column
 from tracekit.analysis._excess_rows import draw_excess, unit_of
 from tracekit.analysis.fit import PHASES
 from tracekit.analysis.rules import Rules
@@ -253,7 +253,7 @@ class _Traffic:
         at: Ints,
         names: dict[str, list[str]],
         tokens: Floats,
-        far: pa.Table | None = None,
+        far: Columns | None = None,
     ) -> None:
         self._at = at
         self._tokens = tokens
@@ -280,25 +280,27 @@ class _Traffic:
             f"({p}_ms - {p}_expected_ms) / {unit_of(p, f'{p}_expected_ms')} as {p}, {p}_ms"
             for p in PHASES
         )
-        far = con.sql(
-            f"""
-            select {columns}, arrival_unix_ns as at, coalesce(worker, '') as worker,
-                coalesce(prefill_worker, worker, '') as prefill_worker
-            from drawn_costs where completed = 1
-            """
-        ).to_arrow_table()
+        far = columns_of(
+            con.sql(
+                f"""
+                select {columns}, coalesce(arrival_unix_ns, -1) as at,
+                    coalesce(worker, '') as worker,
+                    coalesce(prefill_worker, worker, '') as prefill_worker
+                from drawn_costs where completed = 1
+                """
+            )
+        )
         return cls(at.astype(np.int64), names, numpy_column(drawn["tokens"]), far)
 
     def like(self, phase: str, least: float) -> _Like:
         """The requests that went at least so far beyond what ``phase`` should take."""
         assert self._far is not None
-        far = numpy_column(self._far[phase]).astype(np.float64)
-        mine = self._far.filter(pa.array(np.nan_to_num(far, nan=-np.inf) >= least))
-        at = np.nan_to_num(numpy_column(mine["at"]).astype(np.float64), nan=-1.0).astype(np.int64)
+        mine = self._far[phase].astype(np.float64) >= least
+        at = self._far["at"][mine].astype(np.int64)
         name = "worker" if phase in ("decode", "kv_transfer") else "prefill_worker"
-        worker = np.asarray(mine[name].to_pylist(), dtype=object)
+        worker = self._far[name][mine]
         _, code = np.unique(worker.astype(str), return_inverse=True)
-        lasts_ms = np.median(numpy_column(mine[f"{phase}_ms"])) if len(at) else 0.0
+        lasts_ms = np.median(self._far[f"{phase}_ms"][mine]) if len(at) else 0.0
         same = np.full(len(at), phase, dtype=object)
         return _Like(at, same, worker, code, int(lasts_ms * 1e6))
 
