@@ -53,11 +53,10 @@ $(VENV)/.runtime: requirements/runtime.txt pyproject.toml | $(BIN)/python
 	@echo "installing what tracekit needs into $(VENV) (once; about a minute)" >&2
 	@$(PIP) install --no-compile -r requirements/runtime.txt
 	@$(PIP) install --no-deps --no-build-isolation --editable .
-	@# Bytecode of what the commands import, while it may be written: containers often forbid it
+	@# Bytecode of all that the commands import, while it may be written: containers often forbid it
 	@# (PYTHONDONTWRITEBYTECODE), and then every start would compile half a second's worth anew.
-	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m compileall -q tracekit collectors dashboards
-	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -c 'import tracekit.cli._app, \
-		tracekit.analysis.diagnose, tracekit.ingest.importer, tracekit.report.diagnosis_text, streamlit'
+	@env -u PYTHONDONTWRITEBYTECODE $(BIN)/python -m compileall -q -j 0 \
+		tracekit collectors dashboards $(VENV)/lib >/dev/null 2>&1 || true
 	@touch $@
 
 $(VENV)/.dev: requirements/dev.txt $(VENV)/.runtime
