@@ -31,7 +31,7 @@ SUSPECT_PHASES: Final = (
 WAITING_PHASES: Final = ("frontend", "queue", "kv_transfer")
 
 #: At most this many (request, phase) pairs are looked into for the cause, and so many controls.
-SUSPECTS_MAX: Final = 3_000
+SUSPECTS_MAX: Final = 2_000
 CONTROLS_MAX: Final = 4_000
 #: Of so many that waited it is looked at how they were served.
 _SERVICE_MAX: Final = 1_000

@@ -14,7 +14,7 @@ import duckdb
 from tracekit.analysis._duck import one
 
 #: Violations that a diagnosis judges at most. A list of verdicts judges all.
-JUDGED_MAX: Final = 20_000
+JUDGED_MAX: Final = 12_000
 _PARTS: Final = 1_000_000
 
 
