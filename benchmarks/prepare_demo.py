@@ -22,11 +22,14 @@ from typing import Any, Final
 ROOT: Final = Path(__file__).resolve().parent.parent
 DEMO_DATA: Final = ROOT / "tracekit" / "demo_data"
 TEST_DATA: Final = ROOT / "tests" / "data" / "vllm"
+METRICS_DATA: Final = ROOT / "tests" / "data" / "vllm_metrics"
 
 #: Scenarios of the demo: each shows one cause.
 DEMO: Final = ("long-prompt", "queue", "prefix-cache", "pd-nixl")
 #: Scenarios whose request logs only tests need.
-TESTS: Final = ("baseline", "edge", "kv-pressure")
+TESTS: Final = ("baseline", "edge")
+#: Those with engine metrics beside them.
+MEASURED: Final = ("kv-pressure",)
 #: Scrapes of engine metrics that only tests need, and what is kept of them.
 SCRAPES: Final = {
     "kv-pressure.metrics.txt.gz": (
@@ -144,7 +147,10 @@ def main() -> None:
         data = request_log(arguments.captures, scenario)
         (arguments.test_data / f"{scenario}.requests.jsonl.gz").write_bytes(data)
     for name, metrics in SCRAPES.items():
-        (arguments.test_data / name).write_bytes(scrapes(arguments.captures / name, metrics))
+        (METRICS_DATA / name).write_bytes(scrapes(arguments.captures / name, metrics))
+    for scenario in MEASURED:
+        data = request_log(arguments.captures, scenario)
+        (METRICS_DATA / f"{scenario}.requests.jsonl.gz").write_bytes(data)
     print(f"bundle {total} bytes")
     if total > MAX_BUNDLE_BYTES:
         raise SystemExit(f"the bundle is larger than {MAX_BUNDLE_BYTES} bytes")

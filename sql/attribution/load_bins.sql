@@ -24,19 +24,31 @@ with intervals as (
         cast(case when phase = 'queue' then 1 else 0 end as double) as waiting,
         cast(case when phase = 'prefill' then 1 else 0 end as double) as prefilling,
         cast(case when phase = 'decode' then 1 else 0 end as double) as decoding,
-        cast(case when phase = 'kv_transfer' then 1 else 0 end as double) as moving,
-        cast(is_arrival as double) as arrived
+        cast(case when phase = 'kv_transfer' then 1 else 0 end as double) as moving
     from stall_phases
     where is_counted = 1
 ),
 
+-- a request comes to a worker where its first phase there begins
+arrivals as (
+    select place as worker, min(start_unix_ns) as at_unix_ns
+    from stall_phases
+    where is_counted = 1
+    group by place, request_key
+),
+
 edges as (
-    select worker, start_unix_ns as at_unix_ns, waiting, prefilling, decoding, moving, arrived
+    select worker, start_unix_ns as at_unix_ns, waiting, prefilling, decoding, moving,
+        cast(0 as double) as arrived
     from intervals
     union all
     select worker, end_unix_ns as at_unix_ns, -waiting as waiting, -prefilling as prefilling,
-        -decoding as decoding, -moving as moving, 0.0 * arrived as arrived
+        -decoding as decoding, -moving as moving, cast(0 as double) as arrived
     from intervals
+    union all
+    select worker, at_unix_ns, cast(0 as double) as waiting, cast(0 as double) as prefilling,
+        cast(0 as double) as decoding, cast(0 as double) as moving, cast(1 as double) as arrived
+    from arrivals
 ),
 
 -- share: how much of the slice lies after the edge

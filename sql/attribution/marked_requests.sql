@@ -6,21 +6,18 @@
 -- is_counted: 1 if load is counted from it, else 0
 -- place: where it decodes: its worker, or the model where no worker is known; NULL if not counted
 -- prefill_place: where it prefills, as place
--- is_queued: 1 if it is counted and waited in a queue, else 0
 select
     request_key,
     max(is_counted) as is_counted,
     max(place) as place,
-    max(prefill_place) as prefill_place,
-    max(is_queued) as is_queued
+    max(prefill_place) as prefill_place
 from (
-    select request_key, 0 as is_counted, null as place, null as prefill_place, 0 as is_queued
+    select request_key, 0 as is_counted, null as place, null as prefill_place
     from suspect_requests
     union all
     select c.request_key as request_key, 1 as is_counted,
         coalesce(c.worker, c.model) as place,
-        coalesce(c.prefill_worker, c.model) as prefill_place,
-        case when c.queue_ms > 0 then 1 else 0 end as is_queued
+        coalesce(c.prefill_worker, c.model) as prefill_place
     from request_facts as c
     cross join load_rules as r
     where c.quarantine_reason is null and c.superseded_attempt = 0

@@ -9,7 +9,6 @@
 -- end_unix_ns: [unix ns] end of the interval
 -- may_stall: 1 if it is a prefill that could stall others on its worker, else 0
 -- is_counted: 1 if load is counted from it, else 0
--- is_arrival: 1 if load is counted from it and its worker first sees the request in it, else 0
 -- place: where its load is counted: the worker, or the model where no worker is known
 with wanted as (
     select
@@ -30,7 +29,6 @@ asked as (
             then 1 else 0 end as may_stall,
         -- one join over all phases: a second would cost seconds
         coalesce(m.is_counted, 0) as is_counted,
-        m.is_queued as is_queued,
         case when p.worker is not null then p.worker
             when p.phase = 'decode' then m.place else m.prefill_place end as place
     from phases as p
@@ -54,10 +52,5 @@ select
     may_stall,
     case when phase in ('queue', 'prefill', 'kv_transfer', 'decode') then is_counted else 0 end
         as is_counted,
-    -- a worker first sees a request in its queue, a decode server in the transfer to it
-    case when is_counted = 0 then 0
-        when phase in ('queue', 'kv_transfer') then 1
-        when phase = 'prefill' then 1 - is_queued
-        else 0 end as is_arrival,
     place
 from asked

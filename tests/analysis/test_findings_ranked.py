@@ -91,3 +91,12 @@ def test_disaggregation_is_not_advised_where_it_is_there_already(apart: bool) ->
     long = [f for f in findings if f.cause == "long_prompt" and f.metric == "ttft"]
     assert long and all("prefix caching" in f.action for f in long)
     assert all(("disaggregation" in f.action) is not apart for f in long)
+
+
+def test_what_is_as_slow_as_its_size_lost_nothing() -> None:
+    traffic = factory.clean(1_200, long_share=0.05)
+    traffic.add("queue", np.arange(300, 320), 9_000.0)
+    findings = diagnose_connection(traffic.connect(), parse_slo(_SLO)).findings
+    shaped = [f for f in findings if f.cause == "long_prompt"]
+    assert shaped and all(f.lost_s == 0 for f in shaped)
+    assert all(f.lost_s > 0 for f in findings if f.cause != "long_prompt")

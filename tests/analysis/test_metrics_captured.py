@@ -18,12 +18,13 @@ from tracekit.analysis.slo import Slo
 from tracekit.ingest.importer import import_paths
 from tracekit.lake.store import Store
 
-_DATA = Path(__file__).parent.parent / "data" / "vllm"
+_SPANS = Path(__file__).parent.parent / "data" / "vllm"
+_DATA = Path(__file__).parent.parent / "data" / "vllm_metrics"
 
 
-def _store(tmp_path: Path, *names: str) -> Store:
+def _store(tmp_path: Path, *files: Path) -> Store:
     store = Store.open(tmp_path / "store", create=True)
-    import_paths(store, [str(_DATA / name) for name in names])
+    import_paths(store, [str(file) for file in files])
     return store
 
 
@@ -36,14 +37,14 @@ def _add_metrics(store: Store, name: str, service: str) -> None:
     store.append("metric_samples", metric_rows(_DATA / name, service=service, instance=instance))
 
 
-def _lines(name: str) -> list[dict[str, Any]]:
-    with gzip.open(_DATA / name, "rt", encoding="utf-8") as lines:
+def _lines(path: Path) -> list[dict[str, Any]]:
+    with gzip.open(path, "rt", encoding="utf-8") as lines:
         return [json.loads(line) for line in lines]
 
 
 def test_a_full_kv_cache_makes_the_queue(tmp_path: Path) -> None:
     """1,792 tokens of KV for 8 slots: waits of up to 50 s, 63 preemptions, by the engine itself."""
-    client = _lines("kv-pressure.requests.jsonl.gz")
+    client = _lines(_DATA / "kv-pressure.requests.jsonl.gz")
     late = {r["request_id"] for r in client if r["ttft_ms"] > 2_000}
     told = [s for _, _, s in scrapes(_DATA / "kv-pressure.metrics.txt.gz")]
     preemptions = [s.value for s in told if s.name == "vllm:num_preemptions_total"]
@@ -53,7 +54,9 @@ def test_a_full_kv_cache_makes_the_queue(tmp_path: Path) -> None:
     # most of the time requests wait although fewer run than there are slots
     assert median(waiting) > 5 and median(slots) < 8
 
-    store = _store(tmp_path, "kv-pressure.otlp.pb.gz", "kv-pressure.requests.jsonl.gz")
+    store = _store(
+        tmp_path, _DATA / "kv-pressure.otlp.pb.gz", _DATA / "kv-pressure.requests.jsonl.gz"
+    )
     with Session.open(store) as session:
         unsure = diagnose(session, Slo(ttft_ms=2_000.0))
     assert unsure.findings[0].cause == "unknown"
@@ -89,7 +92,7 @@ def test_a_hand_over_is_half_waiting(tmp_path: Path) -> None:
     steps = [s["gen_ai.latency.time_in_model_prefill"] for s in _engine_spans("vllm-decode")]
     assert len(waits) == 60 and sum(waits) == pytest.approx(3.509, abs=1e-3)
 
-    store = _store(tmp_path, "pd-nixl.otlp.pb.gz")
+    store = _store(tmp_path, _SPANS / "pd-nixl.otlp.pb.gz")
     _add_metrics(store, "pd-nixl.decode.metrics.txt.gz", "vllm-decode")
     with Session.open(store) as session:
         diagnose(session, Slo(ttft_ms=400.0))
@@ -111,7 +114,7 @@ def test_a_hand_over_is_half_waiting(tmp_path: Path) -> None:
 
 def _engine_spans(service: str) -> Iterator[dict[str, float]]:
     """The times of one service's spans, read without our decoder."""
-    for message in _lines("pd-nixl.otlp.jsonl.gz"):
+    for message in _lines(_SPANS / "pd-nixl.otlp.jsonl.gz"):
         for resource in message["resourceSpans"]:
             attributes = {a["key"]: a["value"] for a in resource["resource"]["attributes"]}
             if attributes["service.name"] != {"stringValue": service}:

@@ -382,6 +382,14 @@ def test_a_row_with_other_values_is_no_duplicate(store: Store, tmp_path: Path) -
     assert (again.taken, again.duplicates, again.differing) == (0, 2, 0)
 
 
+def test_another_unit_is_no_other_value(store: Store, tmp_path: Path) -> None:
+    for name, ttft in (("ttft_ms", "67.1"), ("ttft_s", "0.0671")):
+        path = tmp_path / f"{name}.csv"
+        path.write_text(f"request_id,start_unix_ns,{name},e2e_ms\na,{START},{ttft},600\n")
+        summary = run(store, path)
+    assert (summary.taken, summary.duplicates, summary.differing) == (0, 1, 0)
+
+
 def test_rows_that_differ_within_one_file(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -65,7 +65,9 @@ def _filled(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     if not isinstance(values, np.ma.MaskedArray):
         return values
     if values.dtype == object:
-        return np.asarray(values.filled(None))
+        texts = np.array(values.data, dtype=object)
+        texts[np.ma.getmaskarray(values)] = None
+        return texts
     return np.where(np.ma.getmaskarray(values), np.nan, values.data)
 
 
@@ -97,6 +99,8 @@ def _array(
     if isinstance(values, pa.ChunkedArray):
         return values
     if isinstance(values, np.ndarray) and values.dtype != object:
+        if values.dtype.kind == "u" and values.size and values.max() > np.iinfo(np.int64).max:
+            raise OverflowError(f"{values.max()} is too large for a column of {kind}")
         whole = np.ascontiguousarray(values.astype(_NUMBERS[kind], casting="same_kind"))
         return pa.Array.from_buffers(kind, len(whole), [None, pa.py_buffer(whole)])
     valid = np.fromiter((v is not None for v in values), np.bool_, len(values))

@@ -445,7 +445,8 @@ def _finding(
         placebo_share=None,
         excess_ms=row["excess_ms"],
         expected_ms=row["expected_ms"],
-        lost_s=row["total_excess_ms"] / 1_000.0,
+        # what is as slow as its size lost nothing
+        lost_s=0.0 if row["class"] == "request_shape" else row["total_excess_ms"] / 1_000.0,
         minor=row["minor"],
         confidence=confidence,
         confidence_label=label,

@@ -149,10 +149,9 @@ class SeenRows:
                 f" UNION ALL SELECT {wanted} FROM ({snapshot.scan_sql()}) "
                 f"WHERE {near.where('start_unix_ns')}"
             )
-        differs = " OR ".join(f"d.{name} IS DISTINCT FROM k.{name}" for name in says)
-        fields = ", ".join(
-            f"CASE WHEN d.{name} IS DISTINCT FROM k.{name} THEN '{name}' END" for name in says
-        )
+        other = {n: _differ(n, rows.schema.field(n).type) for n in says}
+        differs = " OR ".join(other.values())
+        fields = ", ".join(f"CASE WHEN {test} THEN '{name}' END" for name, test in other.items())
         self._connection.register("dropped", dropped)
         self._connection.register("first_ones", fresh)
         found = self._connection.execute(
@@ -245,3 +244,11 @@ def _key_sql(table: str) -> str:
     if table in _NEEDS_TIME:
         return f"CASE WHEN {TIME_COLUMN[table]} IS NULL THEN NULL ELSE {key} END"
     return key
+
+
+def _differ(name: str, kind: pa.DataType) -> str:
+    """SQL: whether a column says something else. A number may be rounded: 67.1 ms, 0.0671 s."""
+    test = f"d.{name} IS DISTINCT FROM k.{name}"
+    if not pa.types.is_floating(kind):
+        return test
+    return f"({test} AND coalesce(abs(d.{name} - k.{name}) > 1e-6 * abs(k.{name}), true))"

@@ -33,7 +33,7 @@ def read_listening(path: Path) -> Listening | None:
         with path.open("rb") as file:
             found = json.loads(file.read(_MOST_BYTES))
         host, grpc, http = found["grpc"]["host"], found["grpc"]["port"], found["http"]["port"]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
     if not isinstance(host, str) or not all(
         type(p) is int and 0 < p < 65_536 for p in (grpc, http)
