@@ -1,5 +1,8 @@
 -- How busy the other workers of the same kind were while a suspect lost its time.
 -- Peers did the same phase for the same model. The least loaded one tells whether there was room.
+-- A worker counts only if its own traffic shows that it was there: some of it before the loss and
+-- some after (or until requests stopped coming to any of its kind). One that was started later or
+-- stopped before looks idle, too, and has no room.
 -- grain: one row per suspect that has peers.
 -- inputs: suspect_load, load_bins, load_rules, arrival_rules, load_usual
 -- suspect_id: the row of suspect_requests
@@ -16,12 +19,19 @@ with spans as (
         s.slices as slices,
         s.start_unix_ns - 24 * a.bin_ns - (s.start_unix_ns - 24 * a.bin_ns) % nullif(r.bin_ns, 0)
             as since_bin,
+        s.start_unix_ns - s.start_unix_ns % nullif(r.bin_ns, 0) as first_bin,
         s.start_unix_ns - s.start_unix_ns % nullif(r.bin_ns, 0) - r.bin_ns as before_bin,
         s.end_unix_ns - s.end_unix_ns % nullif(r.bin_ns, 0) as last_bin
     from suspect_load as s
     cross join load_rules as r
     cross join arrival_rules as a
     where s.is_control = 0
+),
+
+kinds as (
+    select model, prefills, decodes, max(last_arrival_unix_ns) as last_arrival_unix_ns
+    from load_usual
+    group by model, prefills, decodes
 ),
 
 pairs as (
@@ -35,7 +45,10 @@ pairs as (
     from spans as s
     join load_usual as o on s.worker = o.worker
     join load_usual as q on o.model = q.model and o.prefills = q.prefills and o.decodes = q.decodes
+    join kinds as k on o.model = k.model and o.prefills = k.prefills and o.decodes = k.decodes
     where q.worker <> s.worker
+        and q.since_unix_ns <= s.first_bin
+        and (q.until_unix_ns >= s.last_bin or q.until_unix_ns >= k.last_arrival_unix_ns)
 ),
 
 loads as (

@@ -19,6 +19,7 @@ from tracekit.ingest.importer import import_paths
 from tracekit.lake.store import Store
 
 _DEMO = Path(str(files("tracekit"))) / "demo_data"
+_RECORDED = Path(__file__).parents[1] / "data" / "vllm"
 
 
 def _client(scenario: str) -> list[dict[str, Any]]:
@@ -106,3 +107,26 @@ def test_what_the_prefix_cache_saved(tmp_path: Path) -> None:
     assert found.saved_s == pytest.approx(hits * (quarter[False] - quarter[True]) / 1e3, rel=0.15)
     wall_s = sum(r["e2e_ms"] for r in client) / 1e3
     assert found.saved_share == pytest.approx(found.saved_s / (wall_s + found.saved_s), rel=0.02)
+
+
+def test_a_server_that_had_stopped_is_no_peer_with_room(tmp_path: Path) -> None:
+    """The server of `baseline` was gone before that of `kv-pressure` made its requests wait."""
+    store = Store.open(tmp_path / "store", create=True)
+    recorded = ("baseline.otlp.pb.gz", "kv-pressure.otlp.pb.gz")
+    import_paths(store, [str(_RECORDED / name) for name in recorded])
+    with Session.open(store) as session:
+        served = session.con.sql(
+            "select worker, min(start_unix_ns), max(end_unix_ns) from requests group by 1 order by 2"
+        ).fetchall()
+        diagnosis = _diagnosis(session, Slo(ttft_ms=5_000.0))
+        waited = session.con.sql(
+            "select cause, count(*) from verdicts where phase = 'queue' group by 1"
+        ).fetchall()
+        compared = session.con.sql("select count(*) from peer_load").fetchall()
+    (_, _, stopped), (_, started, _) = served
+    assert stopped < started
+    assert sum(n for _, n in waited) > 20
+    assert "router_imbalance" not in {cause for cause, _ in waited}
+    assert compared == [(0,)]
+    assert diagnosis.findings[0].phase == "queue"
+    assert "router" not in diagnosis.sentence
