@@ -116,7 +116,8 @@ def test_a_server_that_had_stopped_is_no_peer_with_room(tmp_path: Path) -> None:
     import_paths(store, [str(_RECORDED / name) for name in recorded])
     with Session.open(store) as session:
         served = session.con.sql(
-            "select worker, min(start_unix_ns), max(end_unix_ns) from requests group by 1 order by 2"
+            "select worker, min(start_unix_ns), max(end_unix_ns) from requests "
+            "group by worker order by 2"
         ).fetchall()
         diagnosis = _diagnosis(session, Slo(ttft_ms=5_000.0))
         waited = session.con.sql(
