@@ -21,7 +21,7 @@ from tracekit.analysis.ten_minute import ten_minute_table
 from tracekit.analysis.views import MIN_P95_ROWS, MIN_ROWS, Overview
 from tracekit.report import formats
 from tracekit.report import texts as words
-from tracekit.report.diagnosis_text import fold, lost
+from tracekit.report.diagnosis_text import fold, lost, no_findings
 from tracekit.report.side_notes import percentile_notes, phase_notes
 from tracekit_dashboards import charts, shell, sidebar, tables, texts
 from tracekit_dashboards.hub import Attribution, Reader
@@ -131,7 +131,7 @@ def findings(found: Diagnosis) -> None:
     st.subheader(texts.FINDINGS, anchor=False)
     if not found.findings:
         few = found.requests.completed < MIN_ROWS
-        st.info(texts.FINDINGS_FEW.format(n=MIN_ROWS) if few else words.NO_FINDINGS)
+        st.info(texts.FINDINGS_FEW.format(n=MIN_ROWS) if few else plain(no_findings(found)))
     slow = words.slow(found.slo.source == GIVEN)
     shown, minor = fold(found.findings)
     for finding in shown[:_CARDS]:

@@ -18,7 +18,7 @@ from tracekit.analysis.slo import Slo, parse_slo
 KEYS = {
     "": "schema window slo requests percentiles chunks goodput coverage phases prefix_cache "
     "kv_loads prefix_reuse misses findings fleet fleet_totals unexplained_share "
-    "missing_evidence sentence",
+    "unexplained_reasons missing_evidence sentence",
     "findings": "phase cause metric share_of_misses placebo_share excess_ms expected_ms "
     "lost_s minor confidence confidence_label n workers culprits evidence action sentence",
     "fleet": "metric phase vanish_share alone_share placebo_share net_share n sampled top_stratum",

@@ -15,6 +15,7 @@ from tracekit.analysis.diagnosis import (
 )
 from tracekit.analysis.sentence import (
     FindingWords,
+    abstained,
     action_for,
     diagnosis_sentence,
     finding_sentence,
@@ -22,6 +23,7 @@ from tracekit.analysis.sentence import (
     format_share,
     format_tokens,
 )
+from tracekit.analysis.verdicts import REASONS
 from tracekit.names import CAUSES, PHASES, SLO_METRICS
 
 _BLAMABLE = [p for p in PHASES if p != "unexplained"]
@@ -178,6 +180,7 @@ def _sentence(
     misses: int = 50,
     unexplained: float | None = 0.1,
     reason: str | None = None,
+    rows: int = 5,
     missing: tuple[MissingEvidence, ...] = (),
     completed: int = 1_000,
     aside: int = 0,
@@ -192,7 +195,7 @@ def _sentence(
         ),
         misses=misses,
         unexplained_share=unexplained,
-        reason=reason,
+        reasons={reason: rows} if reason else {},
         missing=missing,
         min_rows=30,
         window_text="the last hour",
@@ -234,6 +237,25 @@ def test_abstention_names_the_field_that_decided() -> None:
     assert "cached_tokens" not in ordinary
     assert "--baseline" in ordinary
     assert "spread over several phases" in _sentence(reason="spread", unexplained=1.0)
+
+
+def test_losses_that_do_not_stand_out_are_not_denied() -> None:
+    assert _sentence(reason="usual", rows=1, unexplained=1.0) == (
+        "Not enough evidence: in the last hour 1 request that misses the SLO took longer than its "
+        "size explains: one alone does not tell a fault from chance; look at it with `tracekit "
+        "show`, or name a healthy window with --baseline."
+    )
+    many = _sentence(reason="usual", rows=7, given=False, unexplained=1.0)
+    assert "7 slow requests took longer than their size explains, but" in many
+
+
+@pytest.mark.parametrize("n", [1, 2])
+@pytest.mark.parametrize("reason", REASONS)
+def test_every_reason_for_no_finding_has_words(reason: str, n: int) -> None:
+    said = abstained(reason, n)
+    assert said != "could not be judged"
+    assert not set("{}") & set(said)
+    assert not ({"their", "they"} if n == 1 else {"its"}) & set(said.split())
 
 
 def test_too_few() -> None:

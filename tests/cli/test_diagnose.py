@@ -30,6 +30,7 @@ CONTRACT = [
     "fleet",
     "fleet_totals",
     "unexplained_share",
+    "unexplained_reasons",
     "missing_evidence",
     "sentence",
 ]

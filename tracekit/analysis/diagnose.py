@@ -175,6 +175,7 @@ def diagnose_connection(
         fleet=fleet.shares,
         fleet_totals=fleet.totals,
         unexplained_share=unexplained,
+        unexplained_reasons=reasons,
         missing_evidence=missing,
         sentence=diagnosis_sentence(
             findings=findings,
@@ -182,7 +183,7 @@ def diagnose_connection(
             slo=slo_info,
             misses=misses.total,
             unexplained_share=unexplained,
-            reason=next(iter(reasons), None),
+            reasons=reasons,
             missing=missing,
             min_rows=attribution.rules.min_rows,
             window_text=window.text,
@@ -335,7 +336,8 @@ def _abstentions(con: duckdb.DuckDBPyConnection) -> list[Row]:
     return _rows(
         con,
         "select reason, count(*) as n from judgements "
-        "where class not in ('attributed', 'request_shape') group by reason order by n desc",
+        "where class not in ('attributed', 'request_shape') "
+        "group by reason order by n desc, reason",
     )
 
 

@@ -331,8 +331,9 @@ class Diagnosis:
 
     ``findings`` are ordered: the headline, the others by the time they lost (what the requests'
     size explains after the faults), the ``minor`` ones. ``unexplained_share`` [1] is the part of
-    the violations that no finding accounts for; None where there are none. ``fleet`` says what
-    would vanish, by metric and within it the largest share first.
+    the violations that no finding accounts for; None where there are none. ``unexplained_reasons``
+    counts the judged ones of them by what decided, most first. ``fleet`` says what would vanish, by
+    metric and within it the largest share first.
     """
 
     window: WindowInfo
@@ -351,6 +352,7 @@ class Diagnosis:
     fleet: tuple[FleetShare, ...]
     fleet_totals: tuple[FleetTotal, ...]
     unexplained_share: float | None
+    unexplained_reasons: Mapping[str, int]
     missing_evidence: tuple[MissingEvidence, ...]
     sentence: str
 

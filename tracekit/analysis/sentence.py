@@ -7,7 +7,7 @@ hand-off that was waiting.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -374,13 +374,16 @@ def diagnosis_sentence(
     slo: SloInfo,
     misses: int,
     unexplained_share: float | None,
-    reason: str | None,
+    reasons: Mapping[str, int],
     missing: Sequence[MissingEvidence],
     min_rows: int,
     window_text: str,
     elsewhere: str | None = None,
 ) -> str:
-    """The one line: the headline finding with its action, or what is missing to have one."""
+    """The one line: the headline finding with its action, or what is missing to have one.
+
+    ``reasons`` counts what no finding accounts for by what decided, most first.
+    """
     if requests.total == 0 and elsewhere is not None:
         return (
             f"Not enough evidence: no request lies in {window_text} with these filters; "
@@ -404,7 +407,7 @@ def diagnosis_sentence(
     if not findings or (
         findings[0].share_of_misses < _HEADLINE_SHARE and (unexplained_share or 0.0) >= 0.5
     ):
-        return _not_enough(reason, missing, window_text)
+        return _not_enough(reasons, missing, window_text, slo)
     top = findings[0]
     rest = ""
     if unexplained_share:
@@ -418,7 +421,13 @@ def diagnosis_sentence(
     return f"In {window_text}, {top.sentence}{rest}. Next: {top.action}."
 
 
-def _not_enough(reason: str | None, missing: Sequence[MissingEvidence], window_text: str) -> str:
+def _not_enough(
+    reasons: Mapping[str, int],
+    missing: Sequence[MissingEvidence],
+    window_text: str,
+    slo: SloInfo,
+) -> str:
+    reason = next(iter(reasons), None)
     # two kinds of requests under one name may be behind any reason
     fields = (*_REASON_FIELDS.get(reason or "", ()), KIND)
     entry = next((m for m in missing if m.field in fields), None)
@@ -429,10 +438,45 @@ def _not_enough(reason: str | None, missing: Sequence[MissingEvidence], window_t
             f"Not enough evidence: in {window_text} the excess of the slow requests is spread over "
             "several phases; look at single ones with `tracekit show`, or narrow the window."
         )
+    if reason == "usual":
+        n = reasons[reason]
+        many = plural(n, "slow request")
+        if slo.source == GIVEN:
+            many = f"{plural(n, 'request')} that {verb(n, 'misses', 'miss')} the SLO"
+        return (
+            f"Not enough evidence: in {window_text} {many} {abstained(reason, n)}; look at "
+            f"{verb(n, 'it', 'single ones')} with `tracekit show`, or name a healthy window with "
+            "--baseline."
+        )
     return (
         f"Not enough evidence: in {window_text} no phase of the slow requests takes clearly longer "
         "than is ordinary here; if all of it is slow, name a healthy window with --baseline."
     )
+
+
+#: Why no finding accounts for some requests, by what decided, as the words after their number.
+_ABSTAINED: Final[dict[str, str]] = {
+    "excess": "took longer than {its} size explains, but which phase is to blame may be chance",
+    "shape": "may owe {its} time to {its} size alone, which is not sure",
+    "spread": "lost time in several phases, in none of them most of it",
+    "usual": (
+        "took longer than {its} size explains, but such losses are too few, or too scattered over "
+        "time and workers, to tell a fault from chance"
+    ),
+    "ordinary": "took no longer in any phase than ordinary variation allows",
+    "coverage": "spent too much time where no boundary tells the phase",
+    "size": "came without token counts: what {its} size should take is not known",
+    "phases": "had no phase that could be compared with an expectation",
+    "rows": "came in a kind of traffic with too few requests to say what is ordinary",
+}
+
+
+def abstained(reason: str, n: int) -> str:
+    """Why ``n`` requests have no finding: ``took longer than its size explains, but ...``."""
+    its = verb(n, "its", "their")
+    if reason == "usual" and n == 1:
+        return f"took longer than {its} size explains: one alone does not tell a fault from chance"
+    return _ABSTAINED.get(reason, "could not be judged").format(its=its)
 
 
 #: Requests that are set aside are part of the answer from this share on.

@@ -39,7 +39,10 @@ REASONS: Final[dict[str, str]] = {
     "excess": "one phase took clearly longer than the request's shape explains",
     "shape": "the request's size explains its time",
     "spread": "the excess is spread over several phases",
-    "usual": "this traffic loses as much all the time: no fault stands out",
+    "usual": (
+        "it took longer than its size explains, but such losses are too few, or too scattered over "
+        "time and workers, to tell a fault from chance"
+    ),
     "ordinary": "no phase took longer than its ordinary variation allows",
     "coverage": "too much of its time is covered by no boundary",
     "size": "its token counts are not known, so what it should take is not either",

@@ -10,6 +10,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from tracekit.analysis.rules import Rules
+from tracekit.analysis.sentence import abstained
 from tracekit.analysis.slo import GIVEN
 from tracekit.names import PHASE_COLOURS
 from tracekit.report import fleet_text, formats, side_notes, texts
@@ -97,7 +98,14 @@ def no_findings(diagnosis: Diagnosis) -> str:
     if not _is_judged(diagnosis):
         completed = diagnosis.requests.completed
         return texts.nothing_judged(completed, Rules().min_rows)
-    return texts.NO_FINDINGS if diagnosis.misses.total else texts.NOTHING_SLOW
+    if not diagnosis.misses.total:
+        return texts.NOTHING_SLOW
+    return texts.NO_FINDINGS.format(
+        slow=texts.slow(diagnosis.slo.source == GIVEN),
+        reasons="; ".join(
+            f"{n:,} {abstained(reason, n)}" for reason, n in diagnosis.unexplained_reasons.items()
+        ),
+    )
 
 
 def _is_judged(diagnosis: Diagnosis) -> bool:

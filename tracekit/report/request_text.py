@@ -13,6 +13,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from tracekit.analysis.detail import PhaseInterval, RequestDetail
+from tracekit.analysis.verdicts import REASONS
 from tracekit.names import PHASE_COLOURS
 from tracekit.report import formats, texts
 from tracekit.report.console import make_table
@@ -238,7 +239,8 @@ def _verdict(detail: RequestDetail) -> Text:
         )
     if verdict.get("confidence") is not None:
         text.append(f"; confidence {formats.number(verdict['confidence'], 2)}")
-    text.append(f"\n  {texts.CLASSES.get(verdict['class'], '')}", style="dim")
+    if verdict.get("reason") not in REASONS:  # else the last line of the evidence says it
+        text.append(f"\n  {texts.CLASSES.get(verdict['class'], '')}", style="dim")
     for line in verdict.get("evidence") or ():
         text.append(f"\n  - {line}")
     if verdict.get("culprits"):

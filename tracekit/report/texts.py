@@ -33,7 +33,7 @@ CLASSES: Final[dict[str, str]] = {
     "attributed": "one phase exceeds what the request's shape explains",
     "request_shape": "as slow as its size makes it",
     "mixed": "several phases share the excess",
-    "unexplained": "the excess lies where no boundary explains the time",
+    "unexplained": "no phase can be blamed",
     "insufficient_evidence": "not enough evidence for a verdict",
 }
 
@@ -47,7 +47,7 @@ JUDGED: Final = (
     "for all"
 )
 UNEXPLAINED: Final = "no finding accounts for {share} of the {slow} (each counted once a metric)"
-NO_FINDINGS: Final = "no finding: nothing exceeds what the requests' shapes explain"
+NO_FINDINGS: Final = "no finding; of the {slow} (each counted once a metric) {reasons}"
 
 
 def nothing_judged(n: int, needed: int) -> str:
