@@ -5,7 +5,7 @@ Owns reading the few supporting relations and putting them into words. Judges no
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -13,7 +13,7 @@ import duckdb
 
 from tracekit.analysis.attribution import Attribution
 from tracekit.analysis.diagnosis import KvLoads
-from tracekit.analysis.fit import WAITS
+from tracekit.analysis.fit import WAITS, Cell, PhaseFit
 from tracekit.analysis.rules import Rules
 from tracekit.analysis.sentence import (
     METRIC_WORDS,
@@ -88,15 +88,6 @@ def support(
     Where reported hits cannot be, they are not believed, nor what is left of a prompt without them.
     """
     model = attribution.cost_model
-    errors: dict[str, tuple[float, float]] = {}
-    for cell in model.cells:
-        for phase, fit in cell.fits.items():
-            n, error = errors.get(phase, (0.0, 0.0))
-            if fit.level == "cell":
-                errors[phase] = (n + fit.n, error + fit.n * fit.error)
-            elif fit.n > n:
-                # a pool holds its cells' requests again: the largest alone says how many there are
-                errors[phase] = (float(fit.n), fit.n * fit.error)
     overlap = con.execute(
         "select phase, avg(usual_share) as share from suspect_overlaps group by phase"
     ).fetchall()
@@ -110,7 +101,7 @@ def support(
         sampled=model.rows,
         from_baseline=attribution.baseline is not None,
         calm=frozenset(p for cell in model.cells for p, fit in cell.fits.items() if fit.is_calm),
-        errors={p: (n, total / n if n else 0.0) for p, (n, total) in errors.items()},
+        errors=fitted(model.cells),
         usual_overlap=dict(overlap),
         workers={(r["phase"], r["worker"]): r for r in slow},
         pressure=pressure.to_pylist(),
@@ -121,6 +112,27 @@ def support(
         lost_loads=lost_loads,
         hits_believed=hits_believed,
     )
+
+
+def fitted(cells: Iterable[Cell]) -> dict[str, tuple[float, float]]:
+    """By phase how many requests its expectation was fitted on, and how far half lie from it [1].
+
+    A pool holds the requests of its cells again, and of those whose own fit it is not: either all
+    cells with a fit of their own say how many there are, or the largest pool alone.
+    """
+    fits: dict[str, list[PhaseFit]] = {}
+    for cell in cells:
+        for phase, fit in cell.fits.items():
+            fits.setdefault(phase, []).append(fit)
+    out: dict[str, tuple[float, float]] = {}
+    for phase, found in fits.items():
+        own = [f for f in found if f.level == "cell"]
+        n = float(sum(f.n for f in own))
+        error = sum(f.n * f.error for f in own) / n if n else 0.0
+        pools = [f for f in found if f.level != "cell"]
+        pool = max(pools, key=lambda f: f.n, default=None)
+        out[phase] = (n, error) if pool is None or pool.n <= n else (float(pool.n), pool.error)
+    return out
 
 
 #: So much slower than at other times is worth saying.
