@@ -97,7 +97,7 @@ def test_prompts_as_large_must_have_been_computed(misses: int, told: bool) -> No
     found = _saved(traffic)
     assert (found is not None) == told
     if found is not None:
-        assert (found.hits, found.n) == (95, 100)
+        assert (found.hits, found.n, found.unjudged) == (95, 100, {})
         # 2,400 tokens each: 0.05 x 2,400 + 1e-6 x (4.5e6 - 600 x 2,700) = 122.88 ms
         assert found.saved_s == pytest.approx(95 * 0.12288, rel=0.02)
 
@@ -108,6 +108,36 @@ def test_a_fit_borrowed_from_another_model_says_nothing() -> None:
     traffic.columns["model"] = models
     found = _saved(traffic)
     assert found is not None and found.n == 200
+    # the hits of the other are said to be left out
+    cached = np.array(traffic.columns["cached_tokens"], dtype=float) > 0
+    assert found.hits == cached[:200].sum()
+    assert found.unjudged == {"unfitted": cached[200:].sum()}
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (lambda t: t.set("preemptions", np.arange(200, 400), 1), "preempted"),
+        (lambda t: _disturb(t, np.arange(200, 400)), "spread"),
+    ],
+)
+def test_hits_that_are_not_judged_are_counted(
+    spoil: Callable[[Traffic], None], reason: str
+) -> None:
+    traffic = factory.clean(400, cached_share=0.4)
+    traffic.columns["model"] = np.array(["a"] * 200 + ["b"] * 200, dtype=object)
+    traffic.columns["preemptions"] = np.array([0] * 400, dtype=object)
+    whole = _saved(traffic)
+    cached = np.array(traffic.columns["cached_tokens"], dtype=float) > 0
+    assert whole is not None and (whole.hits, whole.unjudged) == (cached.sum(), {})
+    spoil(traffic)
+    found = _saved(traffic)
+    assert found is not None
+    assert (found.hits, found.unjudged) == (cached[:200].sum(), {reason: cached[200:].sum()})
+
+
+def _disturb(traffic: Traffic, rows: np.typing.NDArray[np.int64]) -> None:
+    traffic.phases["prefill"][rows] *= np.exp(np.random.default_rng(3).normal(0, 1.2, len(rows)))
 
 
 def test_only_what_says_its_cached_tokens_counts() -> None:

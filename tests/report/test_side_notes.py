@@ -11,6 +11,7 @@ from rich.console import Console
 from tests.analysis import factory
 from tracekit.analysis.diagnose import diagnose_connection
 from tracekit.analysis.diagnosis import CacheSavings, ChunkPace, Diagnosis
+from tracekit.analysis.savings import UNJUDGED
 from tracekit.analysis.slo import parse_slo
 from tracekit.report import diagnosis_md, diagnosis_text, side_notes
 
@@ -105,15 +106,30 @@ def test_what_the_cache_saved_is_told_in_seconds_and_as_a_share() -> None:
     plain = diagnose_connection(factory.clean(60).connect(), parse_slo("ttft=800ms"))
     assert plain.prefix_cache is None and not list(side_notes.phase_notes(plain))
     saved = CacheSavings(
-        saved_s=11.24, saved_share=0.0414, hits=76, n=84, sampled=84, fit_error=0.06
+        saved_s=11.24, saved_share=0.0414, hits=76, n=84, sampled=84, fit_error=0.06, unjudged={}
     )
     decode = next(p for p in plain.phases if p.phase == "decode")
     found = replace(plain, prefix_cache=saved)
     (note,) = side_notes.phase_notes(found)
     assert note == (
-        "the prefix cache saved about 11.2 s of prefill in 76 of 84 requests: 4.1 % of the time "
-        f"that they would have taken without it; most time goes to decode ({decode.share:.0%})"
+        "the prefix cache saved about 11.2 s of prefill by hits in 76 of 84 requests: 4.1 % of "
+        f"the time that these 84, with a hit or without, would have taken without it; "
+        f"most time goes to decode ({decode.share:.0%})"
     ).replace("%)", " %)")
     assert note in _text(found) and f"- {note}" in diagnosis_md.render(found)
     (sampled,) = side_notes.phase_notes(replace(plain, prefix_cache=replace(saved, sampled=50)))
     assert "without it (counted over 50 of them); most" in sampled
+    left = replace(saved, unjudged={"unfitted": 30, "reach": 2})
+    (partly,) = side_notes.phase_notes(replace(plain, prefix_cache=left))
+    assert (
+        "; 32 of 108 requests with a hit are not in this: 30 of a kind with too few requests to "
+        "tell what a prompt takes, 2 where too few prompts as large were computed in full; most"
+    ) in partly
+
+
+@pytest.mark.parametrize("reason", UNJUDGED)
+def test_every_reason_not_to_judge_a_hit_has_words(reason: str) -> None:
+    plain = diagnose_connection(factory.clean(60).connect(), parse_slo("ttft=800ms"))
+    saved = CacheSavings(1.0, 0.1, 5, 60, 60, 0.1, {reason: 1})
+    (note,) = side_notes.phase_notes(replace(plain, prefix_cache=saved))
+    assert "; 1 of 6 requests with a hit is not in this: 1 " in note

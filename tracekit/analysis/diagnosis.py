@@ -122,8 +122,9 @@ class CacheSavings:
 
     ``saved_share`` [1] is that of the time which the ``n`` requests would have taken without the
     ``hits`` among them: completed requests whose cached tokens are known and whose cell's fit can
-    tell. Counted over ``sampled`` of them. Half of the requests lie within ``fit_error`` [1] of the
-    fit, a low quantile: what a busy engine takes longer is not in it.
+    tell. Counted over ``sampled`` of them. ``unjudged`` counts other completed requests with hits,
+    by why nothing tells what those spared (`savings.UNJUDGED`). Half of the requests lie within
+    ``fit_error`` [1] of the fit, a low quantile: what a busy engine takes longer is not in it.
     """
 
     saved_s: float
@@ -132,6 +133,7 @@ class CacheSavings:
     n: int
     sampled: int
     fit_error: float
+    unjudged: Mapping[str, int]
 
 
 @dataclass(frozen=True)

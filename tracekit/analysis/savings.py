@@ -20,6 +20,44 @@ from tracekit.analysis.diagnosis import CacheSavings, KvLoads
 #: Of the transfers so many must be loads for a finding about transfers to speak of loads.
 _NEARLY_ALL: Final = 0.9
 
+#: Why nothing tells what a hit spared: it was preempted; no time of its prefill is known; its cell
+#: has too few requests for a fit of its own; that fit is not close; too few prompts as large were
+#: computed there. The first that holds counts.
+UNJUDGED: Final = ("preempted", "untimed", "unfitted", "spread", "reach")
+
+#: Hits by the first of these that holds; the last also counts those that are judged.
+_LEFT_OUT: Final = """
+    with hits as (
+        select
+            case
+                when coalesce(f.preemptions, 0) > 0 then 'preempted'
+                when coalesce(f.e2e_ms, 0.0) <= 0 then 'untimed'
+                when coalesce(f.prefill_ms, 0.0) <= 0
+                    and (f.prefill_ms is not null or coalesce(f.queue_or_prefill_ms, 0.0) <= 0)
+                    then 'untimed'
+                when c.cell_index is null
+                    or case when f.prefill_ms > 0 then c.prefill_borrowed
+                        else c.queue_or_prefill_borrowed end = 1
+                    or case when f.prefill_ms > 0 then c.prefill_error
+                        else c.queue_or_prefill_error end is null then 'unfitted'
+                when case when f.prefill_ms > 0 then c.prefill_error
+                    else c.queue_or_prefill_error end > p.max_fit_error then 'spread'
+                else 'reach'
+            end as reason
+        from drawn_facts as f
+        cross join attribution_rules as p
+        left join cost_model as c
+            on f.model = c.model and f.engine = c.engine
+            and f.engine_version = c.engine_version and f.topology = c.topology
+        where f.completed = 1 and f.cached_known = 1 and f.uncached_tokens < f.input_tokens
+            and f.input_tokens > 0
+    )
+    select count(*) filter (reason = 'preempted'), count(*) filter (reason = 'untimed'),
+        count(*) filter (reason = 'unfitted'), count(*) filter (reason = 'spread'),
+        count(*) filter (reason = 'reach')
+    from hits
+"""
+
 
 @dataclass(frozen=True)
 class CacheWork:
@@ -69,6 +107,9 @@ def _savings(con: duckdb.DuckDBPyConnection, completed: int) -> CacheSavings | N
     if not drawn:
         return None
     stands_for = completed / sample
+    counts = dict(zip(UNJUDGED, one(con, _LEFT_OUT), strict=True))
+    # what is fit to be judged but is not lies in a cell that ``cache_savings`` leaves out
+    counts["reach"] -= hits
     return CacheSavings(
         saved_s=saved_ms / 1e3 * stands_for,
         saved_share=saved_ms / (saved_ms + e2e_ms),
@@ -76,6 +117,7 @@ def _savings(con: duckdb.DuckDBPyConnection, completed: int) -> CacheSavings | N
         n=round(drawn * stands_for),
         sampled=int(drawn),
         fit_error=error,
+        unjudged={k: round(v * stands_for) for k, v in counts.items() if v * stands_for >= 0.5},
     )
 
 

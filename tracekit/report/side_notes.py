@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from tracekit.analysis.missing import SWAPPED_FIELDS
 from tracekit.analysis.sentence import format_about
 from tracekit.report import formats, texts
+from tracekit.words import verb
 
 if TYPE_CHECKING:
     from tracekit.analysis.diagnosis import BlockShare, Diagnosis, PrefixReuse
@@ -28,9 +29,18 @@ _CHUNKS: Final = (
 
 
 _SAVED: Final = (
-    "the prefix cache saved about {saved} of prefill in {hits} of {of}: {share} of the "
-    "time that they would have taken without it"
+    "the prefix cache saved about {saved} of prefill by hits in {hits} of {of}: {share} of the "
+    "time that {all}, with a hit or without, would have taken without it"
 )
+
+#: Why nothing tells what a hit spared.
+_UNJUDGED: Final[dict[str, str]] = {
+    "preempted": "preempted, where engines count what they compute again as a hit",
+    "untimed": "without a time of the prefill",
+    "unfitted": "of a kind with too few requests to tell what a prompt takes",
+    "spread": "where prompts of one size take too different times",
+    "reach": "where too few prompts as large were computed in full",
+}
 
 LOOK_SWAPPED: Final = "prefill and decode look swapped: see the missing evidence"
 
@@ -173,9 +183,18 @@ def _saved(diagnosis: Diagnosis) -> Iterator[str]:
         hits=formats.count(cache.hits),
         of=formats.plural(cache.n, "request"),
         share=formats.percent(cache.saved_share),
+        all="it" if cache.n == 1 else f"these {formats.count(cache.n)}",
     )
     if cache.sampled < cache.n:
         said += f" (counted over {formats.count(cache.sampled)} of them)"
+    if left := sum(cache.unjudged.values()):
+        why = ", ".join(
+            f"{formats.count(n)} {_UNJUDGED[reason]}" for reason, n in cache.unjudged.items()
+        )
+        said += (
+            f"; {formats.count(left)} of {formats.plural(left + cache.hits, 'request')} with a hit "
+            f"{verb(left, 'is', 'are')} not in this: {why}"
+        )
     top = max(diagnosis.phases, key=lambda p: p.share, default=None)
     if top is not None:
         said += f"; most time goes to {texts.phase_label(top.phase)} ({formats.percent(top.share)})"
