@@ -99,9 +99,23 @@ def test_attributed() -> None:
     )
     assert sentence == (
         "34 % of the requests that miss the TTFT SLO lost their time in the queue "
-        "(+1.5 s, over the 12 ms expected for this shape) "
-        "because they came in bursts; confidence in the phase high (0.93), n = 41"
+        "(+1.5 s, over the 12 ms expected for this shape; confidence in the phase high (0.93), "
+        "n = 41); inferred: because they came in bursts"
     )
+
+
+def test_what_is_not_known_is_not_inferred() -> None:
+    sentence = finding_sentence(
+        _words("decode", "unknown", "tpot"),
+        share=0.34,
+        n=41,
+        looked_into=41,
+        confidence=0.93,
+        label="high",
+        source="given",
+    )
+    assert sentence.endswith("n = 41) for a reason that the data do not show")
+    assert "inferred" not in sentence
 
 
 def test_shape() -> None:

@@ -274,4 +274,4 @@ def test_where_both_lengths_push_both_get_advice() -> None:
     assert said.startswith("Long answers make the time")
     assert "TTFT grows with input tokens" in said
     assert "limit output length" in said
-    assert "for the first token test prefix caching" in said
+    assert "for the first token try prefix caching" in said

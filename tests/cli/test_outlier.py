@@ -50,3 +50,4 @@ def test_an_outlier_is_said_to_be_one(run: Run, tmp_path: Path) -> None:
     assert "coverage 100 %" in show and "no boundary" not in show
     assert "all the time" not in show
     assert show.count("longer than its size explains") == 1
+    assert "TTFT 2.8 s, 840 ms over 2.0 s, the SLO" in show

@@ -49,12 +49,16 @@ def test_the_part_that_is_ordinary_is_said(found: Diagnosis) -> None:
     assert "60 % as slow as their size makes them, 5.5 % in time that nothing explains" in notes
     assert "the baseline's 900 requests" in notes
     assert "a lower bound" in notes
+    # a share of the sum is no bound of what the phase would do alone, nor the other way round
+    assert "so a part may be larger or smaller than alone" in notes
 
 
 def test_without_a_baseline_it_is_an_upper_bound(found: Diagnosis) -> None:
     shown = _with(found, reference="window", placebo=0.08)
     assert fleet_text.rows(shown)[0][2] == "34 % (of which up to 8.0 % is ordinary variation)"
     assert "--baseline" in " ".join(fleet_text.notes(shown))
+    hardly = _with(found, reference="window", placebo=0.0004)
+    assert fleet_text.rows(hardly)[0][2] == "34 % (of which under 0.1 % is ordinary variation)"
     unknown = _with(found, reference=None, placebo=None)
     assert "not known" in fleet_text.rows(unknown)[0][2]
     assert "requests" not in " ".join(fleet_text.notes(unknown)).replace("slow requests", "")
@@ -66,7 +70,10 @@ def test_a_finding_says_what_of_it_may_be_ordinary(found: Diagnosis) -> None:
     shown = _with(found, reference="window", placebo=0.08)
     assert "up to 20 % of the requests that miss the SLO" in str(fleet_text.ordinary(shown, unsure))
     rendered = diagnosis_md.render(replace(shown, findings=(unsure,)))
-    assert "up to 20 % of the requests that miss the SLO; a --baseline window tells" in rendered
+    assert (
+        "up to 20 % of the requests that miss the SLO may be ordinary variation of queue; "
+        "a --baseline window tells" in " ".join(rendered.split())
+    )
     told = _with(found, reference="baseline", placebo=0.08)
     assert "20 % of the requests that miss the SLO are what the baseline shows too" in str(
         fleet_text.ordinary(told, unsure)

@@ -182,7 +182,7 @@ def lines(
     """The evidence of one row of ``findings``."""
     metric = METRIC_WORDS[words.metric]
     limit = (
-        "that miss the SLO"
+        f"that {verb(metric_misses, 'misses', 'miss')} the SLO"
         if support.source == GIVEN
         else "over the 95th percentile of the requests of the same model and route in the window"
     )

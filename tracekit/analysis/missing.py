@@ -207,15 +207,15 @@ def missing_evidence(
     if clocks_wanted:
         note(
             "GPU clocks",
-            "prefill is slow after an idle time, but not whether the GPU slept: no clocks of it "
-            "are stored for that time",
+            "prefill is slow after an idle time, and nothing tells whether the GPU slept: no "
+            "clocks of it are stored for that time",
             "look at `nvidia-smi --query-gpu=pstate,clocks.sm,clocks.mem --format=csv -lms 200` "
             "while such a request comes",
         )
     if queue_cause_open:
         note(
             "engine metrics",
-            "requests wait in the queue, but not whether for a slot or for KV memory",
+            "requests wait in the queue, and nothing tells whether for a slot or for KV memory",
             "look at vllm:num_requests_waiting_by_reason and vllm:kv_cache_usage_perc in the "
             "engine's /metrics for this window",
         )

@@ -157,7 +157,7 @@ def action_for(words: FindingWords) -> str:
             "their token gaps are known, what slowed the step is not"
         )
     if words.cause == "long_prompt" and words.disaggregated:
-        return "test prefix caching, fewer document chunks and reranking"
+        return "try prefix caching, fewer document chunks, or reranking"
     by_cause = _ACTIONS.get(words.cause)
     return by_cause or _ACTIONS_UNKNOWN[words.phase]
 
@@ -211,7 +211,7 @@ _ACTIONS: Final[dict[str, str]] = {
     ),
     "kv_transfer_size": "shorten prompts, or store the KV cache in fewer bits",
     "long_prompt": (
-        "test prefix caching, fewer document chunks and reranking "
+        "try prefix caching, fewer document chunks, or reranking "
         "before prefill/decode disaggregation"
     ),
     "fixed_overhead": (
@@ -328,9 +328,12 @@ def finding_sentence(
             f"{format_share(share)} of {subject}: as slow as their size makes them, no fault "
             f"({_shape_cost(words)}); {sure}"
         )
+    why = cause_phrase(words)
+    # what the evidence suggests is not as sure as the phase, which is measured
+    why = f"; inferred: {why}" if why.startswith("because") else f" {why}"
     return (
         f"{format_share(share)} of {subject} lost their time in {PHASE_WORDS[words.phase]} "
-        f"(+{format_ms(words.excess_ms)}, {_ordinary(words)}) {cause_phrase(words)}; {sure}"
+        f"(+{format_ms(words.excess_ms)}, {_ordinary(words)}; {sure}){why}"
     )
 
 

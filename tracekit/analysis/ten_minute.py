@@ -348,8 +348,8 @@ def _sentence(
         apart = any(r["disaggregated"] for r in done)
         before = "" if apart else "before prefill/decode disaggregation "
         return (
-            f"Long input makes the first token late: {_brief(by_input)}{also}; {before}test "
-            f"prefix caching, fewer document chunks and reranking{unsaid}."
+            f"Long input makes the first token late: {_brief(by_input)}{also}; {before}try "
+            f"prefix caching, fewer document chunks, or reranking{unsaid}."
         )
     if pushed_total:
         share = _ttft_share(done)
@@ -365,7 +365,7 @@ def _sentence(
         if per_token.answer == "yes":
             also += f"; {_brief(per_token)}"
         first = (
-            "; for the first token test prefix caching, fewer document chunks and reranking"
+            "; for the first token try prefix caching, fewer document chunks, or reranking"
             if pushed_first
             else ""
         )

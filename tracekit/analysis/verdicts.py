@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from tracekit.analysis.sentence import format_ms
 from tracekit.words import plural
 
 if TYPE_CHECKING:
@@ -95,16 +96,16 @@ def _verdict_rows(
 
 
 def evidence(session: Session, verdict: Mapping[str, Any]) -> list[str]:
-    """What one verdict rests on, a line each, numbers in milliseconds."""
+    """What one verdict rests on, a line each."""
     lines = [_against_limit(verdict)]
     excess, expected = verdict["excess_ms"], verdict["expected_ms"]
     if verdict["phase"] and excess is not None and expected is not None:
         lines.append(
-            f"{verdict['phase']} took {expected + excess:.0f} ms; "
-            f"{expected:.0f} ms is what this request's shape should take"
+            f"{verdict['phase']} took {format_ms(expected + excess)}; "
+            f"{format_ms(expected)} is what this request's shape should take"
         )
     if verdict["cause_ms"] is not None and verdict["cause"] not in _NO_CAUSE:
-        lines.append(f"{verdict['cause']} explains {verdict['cause_ms']:.0f} ms of the excess")
+        lines.append(f"{verdict['cause']} explains {format_ms(verdict['cause_ms'])} of the excess")
     if verdict["cause"] == "unsearched":
         lines.append("its cause was not looked for: of very many losses a sample is looked into")
     if verdict["culprit_request_ids"]:
@@ -130,8 +131,9 @@ def _against_limit(verdict: Mapping[str, Any]) -> str:
     }.get(level, "the limit")
     at_least = "at least " if verdict["censored"] else ""
     return (
-        f"{verdict['metric'].upper()} {at_least}{verdict['value_ms']:.1f} ms, over "
-        f"{verdict['threshold_ms']:.1f} ms, {limit}"
+        f"{verdict['metric'].upper()} {at_least}{format_ms(verdict['value_ms'])}, "
+        f"{format_ms(verdict['value_ms'] - verdict['threshold_ms'])} over "
+        f"{format_ms(verdict['threshold_ms'])}, {limit}"
     )
 
 
@@ -147,4 +149,4 @@ def _culprit_lines(session: Session, verdict: Mapping[str, Any]) -> Iterator[str
     )
     for row in rows.iter_rows(named=True):
         size = "" if row["tokens"] is None else f" ({plural(row['tokens'], 'prompt token')})"
-        yield f"stalled {row['stall_ms']:.0f} ms by the prefill of {row['id']}{size}"
+        yield f"stalled {format_ms(row['stall_ms'])} by the prefill of {row['id']}{size}"

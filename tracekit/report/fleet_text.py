@@ -20,8 +20,10 @@ _ROWS: Final = 5
 #: A share that is not worth a row.
 _SMALL: Final = 0.01
 _COLUMNS: Final = (
-    "would vanish: had only this phase taken what is expected, shared out where several phases "
-    "would do; alone: without sharing; slow: those that miss the SLO, or the slowest without one"
+    "alone: the share that would not be slow had this phase alone taken what is expected; would "
+    "vanish: the phase's part of what all of them spare, which add up; what several phases spare "
+    "only together, or each of them would, is divided among them, so a part may be larger or "
+    "smaller than alone; slow: those that miss the SLO, or the slowest without one"
 )
 _LOWER_BOUND: Final = (
     "a lower bound: less time in one phase also shortens others' queues, which is not counted"
@@ -81,8 +83,8 @@ def ordinary(diagnosis: Diagnosis, finding: Finding) -> str | None:
     if known == "baseline":
         return f"{share} of the {slow} are what the baseline shows too: ordinary {phase}"
     return (
-        f"not known is how much is ordinary variation of {phase}: up to {share} of the {slow}; "
-        "a --baseline window tells"
+        f"that it is a fault is less sure than the phase: {_at_most(finding.placebo_share)} of the "
+        f"{slow} may be ordinary variation of {phase}; a --baseline window tells"
     )
 
 
@@ -110,8 +112,14 @@ def _vanish(share: FleetShare, *, upper: bool) -> str:
         return f"{said} (how much of it is ordinary variation is not known)"
     if not share.placebo_share:
         return said
-    ordinary = formats.percent(share.placebo_share)
-    return f"{said} (of which {'up to ' if upper else ''}{ordinary} is ordinary variation)"
+    ordinary = _at_most(share.placebo_share) if upper else formats.percent(share.placebo_share)
+    return f"{said} (of which {ordinary} is ordinary variation)"
+
+
+def _at_most(share: float) -> str:
+    """An upper bound: ``up to 8.0 %``, ``under 0.1 %``."""
+    said = formats.percent(share)
+    return f"under {said[1:]}" if said.startswith("<") else f"up to {said}"
 
 
 def _mostly(share: FleetShare) -> str:
