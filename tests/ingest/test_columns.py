@@ -139,6 +139,7 @@ def test_the_alias_table_is_sound() -> None:
         <= set(KINDS)
         <= set(REQUEST_LOG.column_names)
         | {
+            "cancelled",
             "chunk_offsets_ms",
             "chunk_tokens",
         }
@@ -264,6 +265,9 @@ def test_a_rule_without_a_unit_takes_that_of_the_header() -> None:
         ({"request_took": ["3.2s"]}, "--map request_took=e2e_ms"),
         ({"bits": [[1795953600123456789, 1795953600223456789]]}, "--map bits=chunk_offsets_ms:ns"),
         ({"speed": [5.0]}, None),
+        # an engine's own measure leaves out its queue and the network
+        ({"server_metrics.time_to_first_token_ms": [75.0]}, None),
+        ({"engine.total_time_ms": [75.0]}, None),
         ({"tokens_per_second_peak": [5.0]}, None),
         ({"seed": [1234]}, None),
     ],
@@ -273,6 +277,9 @@ def test_times_under_unknown_names_are_pointed_at(cells: Cells, hint: str | None
     found = [n for n in made.notices if n.startswith("times under names")]
     assert len(found) == (hint is not None)
     assert hint is None or hint in found[0]
+    server = {"server_metrics.time_to_first_token_ms": [75.0]}
+    beside = [n for n in plan({"input_tokens": [5], **server, **cells}).notices if hint]
+    assert not any("server_metrics" in n for n in beside)
     name = next(iter(cells))
     assert not plan({"input_tokens": [5], **cells}, **{name: "extra"}).notices
 

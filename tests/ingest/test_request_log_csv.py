@@ -150,6 +150,8 @@ def test_bad_rows_are_refused_with_place_field_and_reason_and_no_others() -> Non
         "two too many,10,1,2,,,a,b\n"
         "good too,10,1,2,,,\n"
         ",,,,,,only a note\n"
+        "f,,,,,,\n"
+        "rc=0\n"
     )
     assert batch.table.column("request_id").to_pylist() == ["good", "good too"]
     assert refused(batch) == [
@@ -161,6 +163,8 @@ def test_bad_rows_are_refused_with_place_field_and_reason_and_no_others() -> Non
         (8, "not_a_time"),
         (9, "too_many_fields"),
         (11, "nothing_known"),
+        (12, "nothing_known"),
+        (13, "nothing_known"),
     ]
     first = batch.rejected[0]
     assert first.signal == "request_log"

@@ -142,8 +142,8 @@ def test_columns_that_come_late(monkeypatch: pytest.MonkeyPatch) -> None:
             {"id": "b", "ttft_ms": 2},
             {"id": "c", "output_tokens": 7, "latency": 0.5, "request_id": "other"},
             {"id": "d", "output_tokens": 8, "prompt": "secret"},
-            {"id": "e", "queue": 30},
-            {"id": "f", "queue": 40, "answer": "secret", "request": "secret"},
+            {"id": "e", "queue": 30, "ttft_ms": 3},
+            {"id": "f", "queue": 40, "ttft_ms": 4, "answer": "secret", "request": "secret"},
         )
     )
     assert one.mapped == {"id": "request_id", "ttft_ms": "ttft_ms:ms"} and not one.notices

@@ -49,6 +49,28 @@ def test_status(row: dict[str, object], status: str) -> None:
     assert any("unknown status words" in n for n in batch.notices) == ("odd word" in row.values())
 
 
+@pytest.mark.parametrize("flag", ["cancelled_by_client", "is_cancelled", "canceled", "aborted"])
+@pytest.mark.parametrize(
+    ("given", "status"),
+    [
+        ({}, "aborted"),
+        ({"http_status": 200}, "aborted"),  # the headers' code, sent before the client left
+        ({"http_status": 503}, "error"),
+        ({"status": "timeout"}, "timeout"),
+        ({"status": "success"}, "ok"),
+    ],
+)
+def test_a_flag_says_that_the_client_cancelled(
+    flag: str, given: dict[str, object], status: str
+) -> None:
+    batch = read(lines(*({"ttft_ms": 1, **given, flag: told} for told in (True, False, None))))
+    cancelled, *others = (row["status"] for row in rows(batch))
+    assert cancelled == status
+    assert others == [row["status"] for row in rows(read(lines({"ttft_ms": 1, **given})))] * 2
+    contradicts = [n for n in batch.notices if "cancelled but the status" in n]
+    assert len(contradicts) == (status == "ok")
+
+
 def test_chunk_times_are_packed_and_give_what_the_row_leaves_out() -> None:
     batch = read(
         lines(

@@ -315,7 +315,7 @@ def parse_flag(cell: object) -> int:
 def parse_status(cell: object) -> str | None:
     """One of `tracekit.names.STATUSES` from a word, a flag or an HTTP code; None if unknown."""
     word = str(cell).strip().lower().replace(" ", "_").replace("-", "_").removesuffix(".0")
-    if word.isascii() and word.isdigit() and len(word) == 3:
+    if is_http_code(word):
         if word in ("408", "504"):
             return "timeout"
         if word == "499":
@@ -324,6 +324,12 @@ def parse_status(cell: object) -> str | None:
     if word in ("0", "1"):
         return None  # an exit code or a flag: no telling
     return _STATUS.get(word)
+
+
+def is_http_code(cell: object) -> bool:
+    """Whether a status is given as a code of three digits rather than a word."""
+    word = str(cell).strip().removesuffix(".0")
+    return word.isascii() and word.isdigit() and len(word) == 3
 
 
 def parse_text(cell: object, *, limit: int) -> str:

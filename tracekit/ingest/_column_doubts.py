@@ -39,6 +39,11 @@ _START_WORDS: Final = frozenset(
 )
 _FIRST_WORDS: Final = frozenset("first ttft ttfb".split())
 _TOTAL_WORDS: Final = frozenset("total e2e end ttlt overall whole request latency took".split())
+#: What a server measured of itself. It may leave out its queue, and always the network: as the
+#: client's TTFT or total it makes slow requests look fast.
+_SERVER_WORDS: Final = frozenset(
+    "server engine backend metrics worker scheduler model vllm sglang gpu".split()
+)
 
 
 def doubled(
@@ -87,6 +92,7 @@ def unused_times(
     if "chunk_offsets_ms" in columns or "chunk_times" in columns:
         missing = [target for target in missing if target == "start_unix_ns"]
     times = {name: kind for name in names if (kind := _time_kind(name, cells_of(name)))}
+    times = {n: kind for n, kind in times.items() if kind != "duration" or not _of_server(n)}
     if not {"ttft_ms", "e2e_ms"}.intersection(missing):
         times = {name: kind for name, kind in times.items() if kind == "time"}
     if not times or not missing:
@@ -138,6 +144,10 @@ def _time_kind(name: str, cells: Sequence[object]) -> str | None:
     if words & _DURATION_WORDS and not words & _RATE_WORDS and all(map(_is_duration, there)):
         return "duration"
     return None
+
+
+def _of_server(name: str) -> bool:
+    return not _SERVER_WORDS.isdisjoint(words_of(name).split("_"))
 
 
 def _is_time(cell: object) -> bool:

@@ -39,6 +39,7 @@ def _kind(column: str) -> str:
 #: Every column a log may bring -> its kind.
 KINDS: Final[dict[str, str]] = {
     **{column: _kind(column) for column in RECORD_COLUMNS},
+    "cancelled": "flag",
     "chunk_offsets_ms": "offsets",
     "chunk_tokens": "token_list",
     "chunk_times": "packed",

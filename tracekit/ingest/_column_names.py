@@ -77,6 +77,10 @@ ALIASES: Final[dict[str, tuple[str, ...]]] = {
         "streaming": "streaming stream is_streaming is_stream 스트리밍",
         "status": "status outcome state success is_success succeeded http_status "
         "http_status_code status_code 상태",
+        "cancelled": "cancelled canceled aborted is_cancelled is_canceled is_aborted was_cancelled "
+        "was_canceled was_aborted cancelled_by_client canceled_by_client aborted_by_client "
+        "client_cancelled client_canceled client_aborted client_disconnected disconnected 취소 "
+        "취소됨 중단",
         "finish_reason": "finish_reason stop_reason finish_reasons 종료사유",
         "error": "error error_type error_message error_msg error_class error_code exception "
         "오류 에러",

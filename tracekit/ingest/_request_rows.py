@@ -110,7 +110,7 @@ class Converter:
         originals, totals = _request_derive.settle_rate(values, self.rate)
         if totals:
             self.tally.counts["the total is taken from tokens/s where the row has none"] += totals
-        self._settle_status(values, plan)
+        self._settle_status(block.rows, values, plan)
         self._check(values, bad)
         extras = self._extras(block.rows, plan, originals)
         refused = [(block.numbers[i], self._rejected(block, i, plan, values, *bad[i])) for i in bad]
@@ -128,6 +128,7 @@ class Converter:
         values: Values = {name: [None] * len(rows) for name in SCHEMA.names}
         values["chunk_offsets"] = [None] * len(rows)
         values["chunk_tokens"] = [None] * len(rows)
+        values["cancelled"] = [None] * len(rows)
         bad: Bad = {}
         for column in plan.columns.values():
             read = self._reader(column, plan)
@@ -237,16 +238,30 @@ class Converter:
                     column[i] = None
                     self.tally.zeros[name] += 1
 
-    def _settle_status(self, values: Values, plan: Plan) -> None:
+    def _settle_status(self, rows: Sequence[Row], values: Values, plan: Plan) -> None:
+        """Fills in statuses; a flag that says cancelled goes before what is only an HTTP code.
+
+        The code was sent with the headers, before the client left. A word that says ok stays.
+        """
         ends = "finish_reason" in plan.columns
-        status = values["status"]
+        status, cancelled = values["status"], values["cancelled"]
+        column = plan.columns.get("status")
         for i in range(len(status)):
+            if cancelled[i] == 1 and status[i] in (None, "ok"):
+                given = rows[i].get(column.source) if column is not None else None
+                if status[i] is None or _cells.is_http_code(given):
+                    status[i] = "aborted"
+                else:
+                    source = plan.columns["cancelled"].source
+                    self.tally.counts[
+                        f"{source!r} says cancelled but the status ok; ok is kept"
+                    ] += 1
             if status[i] is None:
                 status[i] = _request_derive.told_status(values, i, has_finish=ends)
 
     def _check(self, values: Values, bad: Bad) -> None:
         names = [n for n in _SUBSTANCE if any(v is not None for v in values[n])]
-        names += ["request_id", "trace_id"]
+        names.append("trace_id")  # spans may know the rest
         for i in range(len(values["status"])):
             if i in bad:
                 continue
@@ -268,7 +283,7 @@ class Converter:
                     values["ttft_ms"][i] = values["ttft_kind"][i] = None
                     self.tally.counts["TTFT of a call without streaming is its total: unset"] += 1
             if all(values[name][i] is None for name in names):
-                bad[i] = ("nothing_known", "no id, no start and no measure in the row")
+                bad[i] = ("nothing_known", "no time, no duration and no token count in the row")
 
     def _extras(
         self, rows: Sequence[Row], plan: Plan, originals: dict[int, float]

@@ -37,7 +37,9 @@ IGNORE: Final = "ignore"
 
 #: Columns that make a table look like a request log; ids and texts alone do not.
 _TELLING: Final = frozenset(
-    c for c, kind in KINDS.items() if kind in NUMERIC and c not in ("attempt", "streaming")
+    c
+    for c, kind in KINDS.items()
+    if kind in NUMERIC and c not in ("attempt", "streaming", "cancelled")
 ) | {"chunk_offsets_ms", "chunk_times"}
 
 _BY_KEY: Final[dict[str, tuple[str, int]]] = {
