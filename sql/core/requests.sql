@@ -225,7 +225,15 @@ select
     case when t.c_answer >= t.wall_start then (t.c_answer - t.wall_start) / 1e6 end as ttfa_ms,
     case
         when t.stream_ns >= 0 and g.choices > 0 and l.output_tokens > g.choices
-            then t.stream_ns / 1e6 / (l.output_tokens / cast(g.choices as double) - 1)
+            -- a log without chunk times says it better than the difference of its totals, unless
+            -- they are far apart (another definition, or an unknown number of choices)
+            then case
+                when (t.c_last_src is null or t.c_last_src not like 'measured%')
+                    and l.tpot_ms * (l.output_tokens / cast(g.choices as double) - 1)
+                        between t.stream_ns / 15e5 and t.stream_ns * 15e-7
+                    then l.tpot_ms
+                else t.stream_ns / 1e6 / (l.output_tokens / cast(g.choices as double) - 1)
+            end
         else l.tpot_ms
     end as tpot_ms,
     case when t.wall_end > t.wall_start and t.end_known = 1

@@ -52,6 +52,10 @@ r as (
         ns[11] as kv_ns,
         ns[12] as decode_ns,
         coalesce(ns[8], ns[9], ns[10], ns[11], ns[12], ns[7]) is not null as has_phases,
+        -- a call that failed or was cut and says neither TTFT nor decode had no token: its waiting
+        -- and prefill ended with it
+        n.status in ('error', 'aborted', 'timeout') and ns[1] is null and ns[12] is null
+            as no_token,
         case
             when n.quarantine_reason is not null then n.quarantine_reason
             when negative is not null then 'negative_duration:' || measures[negative]
@@ -146,7 +150,8 @@ a as (
                 then coalesce(queued_ns, scheduled_ns) - coalesce(frontend_ns, 0)
             when network_ns is not null then send_ns + network_ns + coalesce(route_ns, 0)
         end as recv_ns,
-        has_phases and first_ns is not null as has_engine
+        has_phases and first_ns is not null
+            and not (no_token and coalesce(queue_ns, prefill_ns) is null) as has_engine
     from q
 )
 
@@ -175,6 +180,7 @@ select
     output_tokens,
     reasoning_tokens,
     tokens_source,
+    choices,
     kv_bytes,
     preemptions,
     accepted_tokens_per_step,
@@ -195,9 +201,9 @@ select
     end as intended_start_src,
     send_ns as send_unix_ns,
     'measured start_unix_ns' as send_src,
-    first_ns as first_token_unix_ns,
+    case when not no_token then first_ns end as first_token_unix_ns,
     case
-        when first_ns is null then null
+        when first_ns is null or no_token then null
         when ttft_ns is not null and chunk_times is not null then 'measured chunk_times'
         when ttft_ns is not null then 'reported ttft_ms'
         else 'reported prefill_ms'
@@ -205,11 +211,11 @@ select
     coalesce(intended_ns, t0) + ttfa_ns as first_answer_unix_ns,
     case when ttfa_ns is not null then 'reported ttfa_ms' end as first_answer_src,
     -- a call that failed or was cut before any token has an end, but no last token
-    case when status in ('error', 'aborted', 'timeout') and first_ns is null then null
+    case when status in ('error', 'aborted', 'timeout') and (first_ns is null or no_token) then null
         when e2e_ns is not null then coalesce(intended_ns, t0) + e2e_ns
         else last_ns end as last_token_unix_ns,
     case
-        when status in ('error', 'aborted', 'timeout') and first_ns is null then null
+        when status in ('error', 'aborted', 'timeout') and (first_ns is null or no_token) then null
         when e2e_ns is not null and chunk_times is not null then 'measured chunk_times'
         when e2e_ns is not null then 'reported e2e_ms'
         when end_unix_ns is not null then 'inferred end_unix_ns'
@@ -272,12 +278,15 @@ select
     case when kv_ns is not null then 'reported kv_transfer_ms' end as kv_start_src,
     case when kv_ns is not null then engine_first_ns end as kv_end_unix_ns,
     case when kv_ns is not null then 'reported kv_transfer_ms' end as kv_end_src,
-    engine_first_ns as first_token_unix_ns,
-    case when engine_first_ns < first_ns then 'inferred decode_ms'
+    case when not no_token then engine_first_ns end as first_token_unix_ns,
+    case when no_token then null
+        when engine_first_ns < first_ns then 'inferred decode_ms'
         when ttft_ns is not null then 'reported ttft_ms'
         else 'reported prefill_ms' end as first_token_src,
-    coalesce(engine_first_ns + decode_ns, last_ns) as last_token_unix_ns,
-    case when decode_ns is not null then 'reported decode_ms'
+    case when not no_token then coalesce(engine_first_ns + decode_ns, last_ns) end
+        as last_token_unix_ns,
+    case when no_token then null
+        when decode_ns is not null then 'reported decode_ms'
         when last_ns is not null then 'reported e2e_ms' end as last_token_src,
     ingested_unix_ns
 from a

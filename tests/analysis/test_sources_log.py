@@ -419,12 +419,12 @@ def test_exported_records_come_back_as_they_were(scenario: str) -> None:
         | {"log_key": record["request_key"], "ingested_unix_ns": 1, "date": "2026-11-29"}
         for record in before
     ]
-    after = {r["request_id"]: r for r in _requests(*rows)}
+    after = {(r["request_id"], r["start_unix_ns"]): r for r in _requests(*rows)}
     assert len(after) == len(before)
     # time in routers after the last token cannot be told from the network by its sum
     loose = {"network_ms", "route_ms"} if scenario == "pd-nixl" else set()
     for old in before:
-        new = after[old["request_id"]]
+        new = after[old["request_id"], old["start_unix_ns"]]
         for column in RECORD_COLUMNS:
             if column in loose:
                 assert new[column] == pytest.approx(old[column], abs=60)

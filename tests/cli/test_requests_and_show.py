@@ -253,3 +253,30 @@ def test_empty_store_is_no_error(run: Run, empty_store: Path) -> None:
     assert header.strip().split(",") == list(RECORD_COLUMNS)
     assert run("verdicts", "--store", empty_store).exit_code == 0
     assert run("show", "x", "--store", empty_store).exit_code == 2
+
+
+@pytest.mark.parametrize("shape", [("--json",), ("--json", "--chunks"), ("--format", "csv")])
+def test_an_export_comes_back_as_it_was(run: Run, tmp_path: Path, shape: tuple[str, ...]) -> None:
+    def exported(store: Path) -> list[dict[str, object]]:
+        lines = run("requests", "--json", "--store", store).stdout.splitlines()
+        rows: list[dict[str, object]] = [json.loads(line) for line in lines]
+        return sorted(rows, key=lambda r: (str(r["request_id"]), r["start_unix_ns"]))
+
+    data = Path(__file__).parent.parent / "data" / "vllm"
+    first, second = tmp_path / "first", tmp_path / "second"
+    for file in (data / "edge.otlp.pb.gz", data / "edge.requests.jsonl.gz"):
+        assert run("import", file, "--store", first).exit_code == 0
+    log = tmp_path / ("log.csv" if "csv" in shape else "log.jsonl")
+    log.write_text(run("requests", *shape, "--store", first).stdout)
+    assert run("import", log, "--store", second).exit_code == 0
+
+    before, after = exported(first), exported(second)
+    assert len(before) == len(after) > 20
+    assert {row["choices"] for row in before} > {1}
+    assert "aborted" in {row["status"] for row in before}
+    for old, new in zip(before, after, strict=True):
+        for column, value in old.items():
+            if isinstance(value, float):
+                assert new[column] == pytest.approx(value, abs=1e-3), (column, old["request_id"])
+            else:
+                assert new[column] == value, (column, old["request_id"])

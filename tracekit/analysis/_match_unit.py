@@ -40,6 +40,8 @@ class LegFacts(NamedTuple):
     attempt: int | None = None
     #: 1 if the leg knows of a first token
     answered: int = 0
+    #: answers to the one prompt, where the source says
+    choices: int | None = None
 
 
 class Assignment(NamedTuple):

@@ -104,7 +104,9 @@ def load_legs(con: duckdb.DuckDBPyConnection) -> None:
         for c in LEGS.columns
         if c.name not in _ADDED
     )
+    wanted += ", try_cast(choices as integer) as choices"  # for the matching: no column of `legs`
     shape = ", ".join(f'null::{c.type} as "{c.name}"' for c in LEGS.columns if c.name not in _ADDED)
+    shape += ", null::integer as choices"
     run(
         con,
         f"""
@@ -156,7 +158,7 @@ def leg_facts(con: duckdb.DuckDBPyConnection) -> list[LegFacts]:
             coalesce(leg_end_unix_ns, last_token_unix_ns, kv_end_unix_ns, prefill_end_unix_ns,
                 scheduled_unix_ns) as end_ns,
             has_clock, (status in ('error', 'aborted', 'timeout'))::integer as failed, attempt,
-            (first_token_unix_ns is not null)::integer as answered
+            (first_token_unix_ns is not null)::integer as answered, choices
         from leg_rows
         """,
     )

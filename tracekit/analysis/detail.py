@@ -32,7 +32,6 @@ _ALSO: Final = (
     "revision",
     "has_clock",
     "superseded_attempt",
-    "choices",
     "leg_roles",
     "sources",
     "engine_version",

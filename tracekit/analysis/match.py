@@ -172,7 +172,7 @@ def _emit(unit: Unit) -> tuple[list[Assignment], Group]:
         superseded_attempt=int(unit.superseded),
         first_start_ns=first_ns,
         attempt_start_ns=own_ns,
-        choices=max(len(unit.engines), 1),
+        choices=max(len(unit.engines), *(leg.choices or 1 for leg, _ in roles)),
         legs_count=len(roles),
         leg_roles=_joined(frozenset([role for _, role in roles])),
         sources=_joined(frozenset([leg.source for leg, _ in roles])),

@@ -15,7 +15,7 @@ _TEXT: Final = frozenset(
     "request_id trace_id model provider engine route tenant worker prefill_worker decode_worker "
     "tokens_source status finish_reason error ttft_kind quarantine_reason note".split()
 )
-_SMALL: Final = frozenset(("attempt", "preemptions", "prefix_block_tokens"))
+_SMALL: Final = frozenset(("attempt", "choices", "preemptions", "prefix_block_tokens"))
 
 
 def _kind(column: str) -> str:

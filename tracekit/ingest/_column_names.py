@@ -126,6 +126,7 @@ NEEDS_NUMBERS: Final[dict[str, str]] = {
     "output": "output_tokens",
     "completion": "output_tokens",
     "출력": "output_tokens",
+    "choices": "choices",  # an answer of an API has its texts under this name
 }
 
 #: Keys whose cells are yes or no rather than words.

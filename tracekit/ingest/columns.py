@@ -130,13 +130,13 @@ def match_name(name: str, rules: Mapping[str, tuple[str, str | None]]) -> Column
     if rule is not None:
         return Column(name, rule[0], rule[1] or _header_unit(name, rule[0]), "", "map")
     for key, unit in keys_of(name):
-        if key in KINDS:
+        if key in NEEDS_NUMBERS:
+            target, by, place = NEEDS_NUMBERS[key], "alias", 99
+        elif key in KINDS:
             target, by, place = key, "name", 0
             unit = unit or _own_unit(name, key)
         elif key in _BY_KEY:
             (target, place), by = _BY_KEY[key], "alias"
-        elif key in NEEDS_NUMBERS:
-            target, by, place = NEEDS_NUMBERS[key], "alias", 99
         else:
             continue
         if key in SUCCESS_FLAGS:

@@ -37,6 +37,7 @@ class Column:
 #: table → column → generation of the table's files that brought it; the first is 1. Older files
 #: lack the column and are read as NULL there.
 _ADDED: Final[dict[str, dict[str, int]]] = {
+    "request_log": {"choices": 2},
     "legs": {"clock_offset_ns": 2},
     "requests": {
         "clock_uncertainty_ms": 2,
@@ -193,6 +194,7 @@ REQUEST_LOG: Final = Table(
 chunk_times VARCHAR packed chunk offsets from start and tokens per chunk (tracekit.chunks)
 prefix_block_tokens INTEGER [tokens] block size of prefix_hashes
 prefix_hashes VARCHAR JSON array of salted block hashes
+choices INTEGER sequences generated for the one prompt (n), where the log says
 extra VARCHAR JSON object of the columns that were not mapped
 source_file VARCHAR file name as given
 source_sha256 VARCHAR hash of the file's content
@@ -510,5 +512,6 @@ TABLES: Final[dict[str, Table]] = {
     )
 }
 
-#: Columns of the request record (design §7) in contract order.
-RECORD_COLUMNS: Final[tuple[str, ...]] = tuple(c.name for c in _columns(_RECORD))
+#: Columns of the request record (design §7) in contract order, and how many answers share a row's
+#: output tokens: its TPOT depends on that.
+RECORD_COLUMNS: Final[tuple[str, ...]] = (*(c.name for c in _columns(_RECORD)), "choices")
