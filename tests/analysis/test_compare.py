@@ -12,7 +12,7 @@ from tests.analysis import _sides, factory
 from tests.analysis._sides import RULES, compared, metric, phase
 from tests.analysis.factory import Traffic
 from tracekit.analysis.compare_rules import CompareRules
-from tracekit.analysis.comparison import SCHEMA, VERDICTS, Comparison
+from tracekit.analysis.comparison import SCHEMA, VERDICTS, Comparison, Effect
 from tracekit.analysis.slo import parse_slo
 from tracekit.report import compare_md, compare_text
 from tracekit.report.console import make_console
@@ -392,12 +392,36 @@ def test_json_is_plain_and_whole() -> None:
     assert again.to_json() == document, "the same data give the same answer"
 
 
-def _text(result: Comparison) -> str:
+def _text(result: Comparison, width: int = 130) -> str:
     import io
 
     stream = io.StringIO()
-    make_console(stream, width=130).print(compare_text.render(result, width=130))
+    make_console(stream, width=width).print(compare_text.render(result, width=width))
     return stream.getvalue()
+
+
+def test_an_interval_around_0_that_is_wide_is_no_answer() -> None:
+    def word(low: float, high: float, base: float = 100.0) -> str:
+        effect = Effect(high / 2, low, high, 1.0, is_change=False, confidence_label=None)
+        return compare_text.sure_word(effect, base, 0.25)
+
+    assert word(-5, 6) == "no change"
+    assert word(-1000, 2300) == word(-5, 26) == word(-26, 5) == "cannot tell"
+    assert word(-26, 5, base=1000) == "no change"
+    assert word(3, 8) == "not certain"
+
+
+def test_a_narrow_text_leaves_out_no_more_than_it_must() -> None:
+    result = compared(_long(1), _long(2))
+    heads = [_head(result, width) for width in range(60, 131, 5)]
+    shown = [("95 %" in head, "n of A" in head) for head in heads]
+    assert shown == sorted(shown), "the wider, the more"
+    assert set(shown) == {(False, False), (True, False), (True, True)}
+
+
+def _head(result: Comparison, width: int) -> str:
+    lines = _text(result, width).splitlines()
+    return next((line for line in lines if line.split()[:1] == ["metric"]), "")
 
 
 def test_text_and_markdown_say_the_same() -> None:

@@ -273,8 +273,9 @@ def _unchanged(result: Comparison, rules: CompareRules) -> tuple[str, str]:
     )
     if len(blind) == len(compared):
         return NOT_ENOUGH, (
-            f"Not enough evidence: no change from A ({result.a.text}) to B ({result.b.text}) is "
-            f"certain, but a change of {unseen} would not show with {n} ({lines}): collect more"
+            f"Not enough evidence: cannot tell whether B ({result.b.text}) differs from A "
+            f"({result.a.text}): the intervals hold 0, and a change of {unseen} would not show "
+            f"with {n} ({lines}): collect more"
         )
     text = f"No change from A ({result.a.text}) to B ({result.b.text}): {lines}; {n}"
     return NO_CHANGE, f"{text}; a change of {unseen} would not show" if blind else text

@@ -28,6 +28,8 @@ def _sections(comparison: Comparison) -> Iterator[str]:
         yield "## Latency"
         yield table(text.STATISTICS, rows, right=text.STATISTICS[1:5])
         yield text.sure_line(comparison)
+        if lines := list(text.not_compared_lines(comparison)):
+            yield "\n".join(f"- {cell(line)}" for line in lines)
     if rows := list(text.split_rows(comparison)):
         yield "## What the change of the mean is made of"
         yield table(text.SPLIT, rows, right=text.SPLIT[1:8])

@@ -46,13 +46,15 @@ def _blocks(comparison: Comparison, width: int) -> Iterator[RenderableType]:
     rows = list(statistic_rows(comparison))
     if rows:
         yield Text()
-        yield _table(STATISTICS, rows, narrow=("95 %", "n of A", "n of B"), width=width)
+        yield _table(STATISTICS, rows, narrow=(("n of A", "n of B"), ("95 %",)), width=width)
         yield Text(sure_line(comparison), style="dim")
+        for line in not_compared_lines(comparison):
+            yield Text(line, style="dim")
     rows = list(split_rows(comparison))
     if rows:
         yield Text()
         yield Text("what the change of the mean is made of", style="bold")
-        yield _table(SPLIT, rows, narrow=("95 % of cost", "A", "B"), width=width)
+        yield _table(SPLIT, rows, narrow=(("A", "B"), ("95 % of cost",)), width=width)
         for line in mix_lines(comparison):
             yield Text(line, style="dim")
     rows = list(kind_rows(comparison))
@@ -76,12 +78,19 @@ def _blocks(comparison: Comparison, width: int) -> Iterator[RenderableType]:
 
 
 def _table(
-    names: tuple[str, ...], rows: list[tuple[str, ...]], *, narrow: tuple[str, ...], width: int
+    names: tuple[str, ...],
+    rows: list[tuple[str, ...]],
+    *,
+    narrow: tuple[tuple[str, ...], ...],
+    width: int,
 ) -> RenderableType:
+    """``narrow``: columns that go where the width is short, those that say least first."""
     # every cell whole or not at all: a number without its unit says nothing
-    whole = sum(max(len(cell) for cell in column) for column in zip(names, *rows, strict=True))
-    fits = whole + _BETWEEN * len(names) <= width
-    kept = [i for i, name in enumerate(names) if fits or name not in narrow]
+    widths = [max(map(len, column)) + _BETWEEN for column in zip(names, *rows, strict=True)]
+    kept = list(range(len(names)))
+    for group in narrow:
+        if sum(widths[i] for i in kept) > width:
+            kept = [i for i in kept if names[i] not in group]
     table = make_table(*(names[i] for i in kept), right=tuple(n for n in names[1:] if n != "sure"))
     for column in table.columns:
         column.no_wrap = column.header in ("metric", "mean of", "sure") or column.no_wrap
@@ -100,7 +109,7 @@ def facts(comparison: Comparison) -> Iterator[tuple[str, str]]:
         yield (
             "completed",
             f"{formats.percent(completed.a_share)} and {formats.percent(completed.b_share)} of "
-            f"the usable requests{_points(completed.effect)}",
+            f"the usable requests{_points(completed.effect, completed.a_share, comparison)}",
         )
     if comparison.goodput is not None and comparison.goodput.effect is not None:
         goodput = comparison.goodput
@@ -116,7 +125,7 @@ def facts(comparison: Comparison) -> Iterator[tuple[str, str]]:
         yield (
             "goodput",
             f"{formats.percent(goodput.a_share)} and {formats.percent(goodput.b_share)} met every "
-            f"limit ({limits}){_points(goodput.effect)}",
+            f"limit ({limits}){_points(goodput.effect, goodput.a_share, comparison)}",
         )
 
 
@@ -157,18 +166,22 @@ def _ended(side: SideInfo) -> str:
     return ", ".join(parts)
 
 
-def _points(effect: Effect | None) -> str:
+def _points(effect: Effect | None, share: float | None, comparison: Comparison) -> str:
     if effect is None:
         return ""
-    sure = sure_word(effect)
+    sure = sure_word(effect, share, _wide(comparison))
     return (
         f": {effect.change * 100:+.1f} points "
         f"(95 % {effect.low * 100:+.1f} to {effect.high * 100:+.1f}), {sure}"
     )
 
 
-def sure_word(effect: Effect | None) -> str:
-    """``high``, ``likely``, or why it is no change."""
+def sure_word(effect: Effect | None, base: float | None = None, wide: float = 0.0) -> str:
+    """``high``, ``likely``, or why it is no change.
+
+    No change is what an interval around 0 shows if it leaves out all changes of ``wide`` times
+    ``base`` (the value of A); a wider one cannot tell.
+    """
     if effect is None:
         return formats.UNKNOWN
     if effect.p_value is None:
@@ -177,14 +190,30 @@ def sure_word(effect: Effect | None) -> str:
         return effect.confidence_label or formats.UNKNOWN
     if effect.confidence_label in ("high", "likely"):
         return "too small"
-    return "no change" if effect.low <= 0 <= effect.high else "not certain"
+    if not effect.low <= 0 <= effect.high:
+        return "not certain"
+    seen = base is None or max(-effect.low, effect.high) <= wide * base
+    return "no change" if seen else "cannot tell"
+
+
+def _wide(comparison: Comparison) -> float:
+    return float(comparison.method["rules"]["blind_share"])
+
+
+def not_compared_lines(comparison: Comparison) -> Iterator[str]:
+    """Why a metric of the table has no change in any row."""
+    for metric in comparison.metrics:
+        has_values = any(s.a_ms is not None or s.b_ms is not None for s in metric.statistics)
+        if metric.not_compared and has_values:
+            yield f"{texts.METRICS[metric.metric][0]} is not compared: {metric.not_compared}"
 
 
 def sure_line(comparison: Comparison) -> str:
     """What ``sure`` and the intervals mean."""
     tests = comparison.method["tests"]
     return (
-        f"intervals are 95 % each; sure is after correction for all {tests} things tested"
+        f"intervals are 95 % each; sure is after correction for all {tests} things tested; cannot "
+        f"tell: the interval holds 0, and changes of more than {formats.percent(_wide(comparison))}"
         if tests
         else "too few requests for intervals"
     )
@@ -220,7 +249,7 @@ def statistic_rows(comparison: Comparison) -> Iterator[tuple[str, ...]]:
                 _value(s, "b"),
                 signed(s.effect.change if s.effect else None),
                 span(s.effect),
-                sure_word(s.effect),
+                sure_word(s.effect, s.a_ms, _wide(comparison)),
                 formats.count(metric.a_n),
                 formats.count(metric.b_n),
             )
