@@ -21,6 +21,7 @@ from tracekit.errors import TracekitError
 from tracekit.lake.receiver_file import RECEIVER_FILE
 from tracekit.lake.spool import Spool
 from tracekit.lake.store import Store
+from tracekit.words import plural
 from tracekit_collectors.config import CollectConfig, is_loopback
 from tracekit_collectors.grpc_server import GrpcServer
 from tracekit_collectors.http_server import HttpServer
@@ -202,8 +203,20 @@ class _Voice:
             print(line, flush=True)
 
     def ended(self, state: Mapping[str, Any]) -> None:
-        if self._as_json:
-            print(json.dumps(state), flush=True)
+        print(json.dumps(state) if self._as_json else last_counts(state), flush=True)
+
+
+def last_counts(state: Mapping[str, Any]) -> str:
+    """The last counts for people, in rows; pending ones are in the spool for the next start."""
+    signals = state["signals"].values()
+    received = sum(s["received"] for s in signals)
+    refused = sum(sum(s["rejected"].values()) for s in signals)
+    pending = state.get("journal", {}).get("buffer_rows")
+    parts = [f"{plural(received, 'row')} received", f"{state['lake']['rows']:,} stored"]
+    parts += [f"{refused:,} refused", f"{pending:,} pending" if pending is not None else ""]
+    if whole := sum(state["refused_requests"].values()):
+        parts.append(f"{plural(whole, 'whole request')} refused")
+    return f"stopped: {', '.join(filter(None, parts))}"
 
 
 def _finish(journal: Journal, writer: Writer) -> None:

@@ -176,7 +176,7 @@ def test_engine_spans_without_a_call(run: Run, tmp_path: Path) -> None:
     document = _doctor(run, "--no-probe", "--store", store)
     joins = document["joins"]
     assert (joins["engine_spans"], joins["engine_spans_alone"], joins["server_only"]) == (13, 5, 4)
-    assert "note 5 of 13 engine spans (38 %) found no client's call" in _texts(document)
+    assert "note 5 of 13 engine spans (38 %) found no client's call: 4 requests" in _texts(document)
 
 
 def test_prefill_and_decode_in_two_traces(run: Run, tmp_path: Path) -> None:

@@ -280,3 +280,12 @@ def test_an_export_comes_back_as_it_was(run: Run, tmp_path: Path, shape: tuple[s
                 assert new[column] == pytest.approx(value, abs=1e-3), (column, old["request_id"])
             else:
                 assert new[column] == value, (column, old["request_id"])
+
+
+def test_an_unknown_label_names_the_known_ones(run: Run) -> None:
+    known = {json.loads(line)["model"] for line in run("requests", "--json").stdout.splitlines()}
+    result = run("requests", "--model", "bogus")
+    assert "no request has model=bogus; known: " in result.stderr
+    assert all(str(model) in result.stderr for model in known)
+    assert "no request has worker=bogus; " in run("requests", "--worker", "bogus").stderr
+    assert not run("requests", "--model", known.pop()).stderr

@@ -105,7 +105,7 @@ def test_ready_file_and_output(
     assert not path.exists()
 
 
-def test_status_counts_what_came_in(start: Start) -> None:
+def test_status_counts_what_came_in(start: Start, capsys: pytest.CaptureFixture[str]) -> None:
     receiver = start()
     export(receiver.ready.grpc_port, spans(3, service="a").SerializeToString())
     assert (
@@ -128,6 +128,9 @@ def test_status_counts_what_came_in(start: Start) -> None:
     assert status["services"]["a"]["last_seen_unix_ns"] <= status["now_unix_ns"]
     assert status["lake"]["last_commit_unix_ns"] <= status["now_unix_ns"]
     assert status["lake"]["late_commits"] == 0
+    receiver.stop()
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == "stopped: 5 rows received, 5 stored, 0 refused, 0 pending"
 
 
 def test_ipv6(start: Start) -> None:

@@ -23,6 +23,12 @@ def elsewhere(session: Session, name: str, labels: Sequence[tuple[str, str]]) ->
     ).fetchall()
     when = "" if first is None else f", from {format_time(first)} to {format_time(last)}"
     notes = [f"{name} is empty; its store holds {plural(n, 'request')}{when}"]
+    return notes + unknown_labels(session, labels)
+
+
+def unknown_labels(session: Session, labels: Sequence[tuple[str, str]]) -> list[str]:
+    """A note for each (label, value) that no request of the store has, with those it has."""
+    notes = []
     for column, value in labels:
         rows = session.con.execute(
             f"select v from ({known_values(column)}) group by v order by count(*) desc, v"

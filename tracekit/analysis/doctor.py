@@ -200,9 +200,9 @@ def _join_remarks(joins: Row) -> Iterator[Remark]:
                 "note",
                 "joins",
                 f"{alone:,} of {_n(spans, 'engine span')} ({_percent(alone / spans)}) found no "
-                "client's call",
+                f"client's call: {_n(joins['server_only'], 'request')}",
                 "their callers are not traced, or neither traceparent nor a request id of the "
-                "client reached the engine: each counts as a request of its own",
+                "client reached the engine",
             )
     elif server:
         yield Remark(

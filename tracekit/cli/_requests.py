@@ -82,6 +82,12 @@ def requests(
     ) as session:
         if slow:
             define_attribution(session.con, limits)
+        labels = (("worker", worker), ("model", model), ("route", route))
+        if given := [(label, value) for label, value in labels if value is not None]:
+            from tracekit.analysis.compare_notes import unknown_labels
+
+            for note in unknown_labels(session, given):
+                typer.echo(f"tracekit: {note}", err=True)
         if last is None and shape is RequestFormat.table:
             last = _SHOWN
         rows = list_requests(
