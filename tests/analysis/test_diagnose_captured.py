@@ -19,7 +19,7 @@ from tracekit.ingest.importer import import_paths
 from tracekit.lake.store import Store
 
 _DEMO = Path(str(files("tracekit"))) / "demo_data"
-_RECORDED = Path(__file__).parents[1] / "data" / "vllm"
+_RECORDED = Path(__file__).parents[1] / "data"
 
 
 def _client(scenario: str) -> list[dict[str, Any]]:
@@ -112,7 +112,7 @@ def test_what_the_prefix_cache_saved(tmp_path: Path) -> None:
 def test_a_server_that_had_stopped_is_no_peer_with_room(tmp_path: Path) -> None:
     """The server of `baseline` was gone before that of `kv-pressure` made its requests wait."""
     store = Store.open(tmp_path / "store", create=True)
-    recorded = ("baseline.otlp.pb.gz", "kv-pressure.otlp.pb.gz")
+    recorded = ("vllm/baseline.otlp.pb.gz", "vllm_metrics/kv-pressure.otlp.pb.gz")
     import_paths(store, [str(_RECORDED / name) for name in recorded])
     with Session.open(store) as session:
         served = session.con.sql(
