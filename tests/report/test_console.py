@@ -94,6 +94,26 @@ def test_import_summary_says_what_was_refused_and_why() -> None:
     assert text.endswith("37 rows taken, 2 refused, 1 duplicate")
 
 
+def test_what_files_share_is_told_once_and_refusals_are_in_line_order() -> None:
+    def log(name: str) -> FileSummary:
+        refused = (
+            Refusal("negative", f"/d/{name}:9, /d/{name}:12", 2, f"/d/{name}:9: '-1' is negative"),
+            Refusal("nothing_known", f"/d/{name}:3", 1, f"/d/{name}:3: no time"),
+        )
+        notices = ("both look like route", f"nothing known; at /d/{name}; tried: CSV")
+        return FileSummary(f"/d/{name}", "csv", 1, refused, 0, notices=notices)
+
+    stream = io.StringIO()
+    files = tuple(log(f"{n}.csv") for n in range(3))
+    make_console(stream, width=100).print(import_text.render(ImportSummary(files)))
+    text = stream.getvalue()
+    assert text.count("both look like route (the same for 2 more files)\n") == 1
+    assert text.count("both look") == 1
+    assert text.count("nothing known; tried: CSV (the same for 2 more files)\n") == 1
+    assert [text.count(f"/d/{n}.csv:9") for n in range(3)] == [1, 1, 1]
+    assert text.index("0.csv:3 (no time)") < text.index("0.csv:9, /d/0.csv:12 ('-1' is negative)")
+
+
 def test_names_do_not_steer_the_terminal() -> None:
     stream = io.StringIO()
     make_console(stream).print("a\u202eb\x1b[31mc\u2069")

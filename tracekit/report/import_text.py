@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -14,7 +15,7 @@ from tracekit.report import formats
 from tracekit.words import verb
 
 if TYPE_CHECKING:
-    from tracekit.ingest.summary import FileSummary, ImportSummary
+    from tracekit.ingest.summary import FileSummary, ImportSummary, Refusal
 
 #: Files listed one by one; of more, only those with something to say.
 _FILES_SHOWN: Final = 12
@@ -24,11 +25,20 @@ def render(summary: ImportSummary) -> Group:
     """A block a file, then the totals."""
     shown = [f for f in summary.files if len(summary.files) <= _FILES_SHOWN or _speaks(f)]
     blocks: list[Text | Padding] = []
+    # what files share is told once, at the first of them
+    files_with = Counter(line.plain for file in shown for line in _remarks(file))
+    told: set[str] = set()
     for file in shown:
         head = Text.assemble((Path(file.path).name, "bold"), f"  {file.format}  ")
         head.append(_counts(file))
         blocks.append(head)
-        blocks.extend(Padding(line, (0, 0, 0, 2), expand=False) for line in _remarks(file))
+        for line in _remarks(file):
+            if (text := line.plain) in told:
+                continue
+            told.add(text)
+            if (more := files_with[text] - 1) > 0:
+                line.append(f" (the same for {formats.plural(more, 'more file')})")
+            blocks.append(Padding(line, (0, 0, 0, 2), expand=False))
     silent = len(summary.files) - len(shown)
     if silent:
         blocks.append(Text(f"and {formats.plural(silent, 'more file')} without a remark"))
@@ -59,11 +69,14 @@ def _remarks(file: FileSummary) -> Iterator[Text]:
         yield Text("mapped: " + ", ".join(f"{theirs} -> {ours}" for theirs, ours in foreign))
     if file.unmapped:
         yield Text("kept as extra: " + ", ".join(file.unmapped))
-    for refusal in file.refused:
+    for refusal in sorted(file.refused, key=_first_row):
         text = Text.assemble(
             (f"refused {refusal.count:,}: {refusal.reason}", "red"), f" at {refusal.where}"
         )
-        yield text.append(f" ({refusal.detail})") if refusal.detail else text
+        # the place is told already
+        first = refusal.where.split(", ")[0]
+        detail = refusal.detail.removeprefix(f"{first}: ")
+        yield text.append(f" ({detail})") if detail else text
     if file.differs is not None:
         they = formats.plural(file.differing, "row")
         differ = verb(file.differing, "differs", "differ")
@@ -73,7 +86,14 @@ def _remarks(file: FileSummary) -> Iterator[Text]:
             style="yellow",
         )
     for notice in file.notices:
-        yield Text(f"note: {notice}", style="yellow")
+        # the file is named above
+        yield Text(f"note: {notice.replace(f'; at {file.path}', '')}", style="yellow")
+
+
+def _first_row(refusal: Refusal) -> int:
+    """The row of a refusal's first place; those without one come first."""
+    row = refusal.where.split(", ")[0].rpartition(":")[2]
+    return int(row) if row.isascii() and row.isdigit() else 0
 
 
 def _total(summary: ImportSummary) -> Text:
