@@ -146,6 +146,16 @@ def test_table_of_twenty_spreadsheet_rows(run: Run, twenty_rows: Path) -> None:
     assert document["sentence"] in markdown
 
 
+def test_table_says_that_rows_without_a_time_are_in_every_window(
+    run: Run, twenty_rows: Path
+) -> None:
+    told = "20 requests without a start time are in every window"
+    for form in ("text", "md", "json"):
+        table = ("table", "--store", twenty_rows, "--format", form)
+        assert told in run(*table, "--since", "10m").stdout
+        assert told not in run(*table).stdout
+
+
 def test_table_marks_long_ttft_and_low_rate_apart(run: Run) -> None:
     document = json.loads(run("table", "--last", 30, "--json").stdout)
     rows = {r["request"]: r for r in document["rows"]}

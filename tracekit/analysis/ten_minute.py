@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import duckdb
@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.analysis.sentence import format_ms
-from tracekit.words import plural
+from tracekit.words import plural, verb
 
 if TYPE_CHECKING:
     from tracekit.analysis.session import Session
@@ -101,7 +101,17 @@ class TenMinuteTable:
 
 def ten_minute_table(session: Session, *, last: int = 20) -> TenMinuteTable:
     """The table of the last ``last`` requests of the session's window, the newest last."""
-    return ten_minute_connection(session.con, last=last)
+    table = ten_minute_connection(session.con, last=last)
+    window = session.window
+    if window.since_unix_ns is None and window.until_unix_ns is None:
+        return table
+    ((clockless,),) = session.con.execute(
+        "select count(*) from window_requests where start_unix_ns is null"
+    ).fetchall()
+    if not clockless:
+        return table
+    rule = f"{plural(clockless, 'request')} without a start time {verb(clockless, 'is', 'are')} "
+    return replace(table, rules=(*table.rules, f"{rule}in every window"))
 
 
 def ten_minute_connection(con: duckdb.DuckDBPyConnection, *, last: int = 20) -> TenMinuteTable:
