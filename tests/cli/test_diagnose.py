@@ -142,7 +142,7 @@ def test_table_of_twenty_spreadsheet_rows(run: Run, twenty_rows: Path) -> None:
         assert finding["n"] == 20
         assert " ".join(finding["text"].split()) in flat
     markdown = run("table", "--store", twenty_rows, "--format", "md").stdout
-    assert "| request | input | output | TTFT | total | tokens/s | marks | note |" in markdown
+    assert "| request | input | output | TTFT | E2E | tokens/s | marks | note |" in markdown
     assert document["sentence"] in markdown
 
 

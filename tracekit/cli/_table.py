@@ -35,7 +35,8 @@ def table(
 ) -> None:
     """Print the ten-minute table of the last requests.
 
-    Request, input, output, TTFT, total, tokens/s and note, and one sentence as conclusion.
+    Request, input, output, TTFT, E2E (total time), tokens/s and note, and one sentence as
+    conclusion.
 
     Marks long TTFT and low tokens/s apart, and says whether long input or long output pushes
     the latency.

@@ -1,4 +1,4 @@
-"""The ten-minute table: request, input, output, TTFT, total, tokens/s, note, and the marks.
+"""The ten-minute table: request, input, output, TTFT, E2E, tokens/s, note, and the marks.
 
 A long TTFT is marked ``T``, a low token rate ``R`` (``r`` where only the wait for the first token
 makes it low), so that the two are told apart without colour.
@@ -18,8 +18,8 @@ from tracekit.report.console import make_table
 if TYPE_CHECKING:
     from tracekit.analysis.ten_minute import TenMinuteRow, TenMinuteTable
 
-_HEADER: Final = ("request", "input", "output", "TTFT", "total", "tokens/s", "marks", "note")
-_NUMBERS: Final = ("input", "output", "TTFT", "total", "tokens/s")
+_HEADER: Final = ("request", "input", "output", "TTFT", "E2E", "tokens/s", "marks", "note")
+_NUMBERS: Final = ("input", "output", "TTFT", "E2E", "tokens/s")
 _MARKS: Final = "T = long TTFT, R = low tokens/s, r = low tokens/s by the TTFT alone"
 
 
