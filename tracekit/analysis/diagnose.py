@@ -61,6 +61,9 @@ _SHAPE_WEIGHT: Final = 0.8
 #: Without a limit every metric has its slowest 5 %, and ordinary large requests are among them: a
 #: fault of much smaller share is still the headline.
 _SHAPE_WEIGHT_NO_LIMIT: Final = 0.25
+#: A finding whose cause the data do not show yields the headline to one of more than half its share
+#: whose cause they do: that one can be acted on.
+_UNKNOWN_WEIGHT: Final = 0.5
 
 #: Long prompts that are prefilled apart from their decode already.
 _LONG_AND_APART: Final = """
@@ -370,6 +373,8 @@ def _findings(
 
     def rank(row: Row) -> tuple[float, float, str, str, str]:
         weight = shape_weight if row["class"] == "request_shape" else 1.0
+        if row["cause"] == "unknown":
+            weight *= _UNKNOWN_WEIGHT
         score = row["share_of_misses"] * row["confidence"] * weight
         return (-score, -row["total_excess_ms"], row["metric"], row["phase"], row["cause"])
 
