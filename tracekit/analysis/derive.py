@@ -215,7 +215,11 @@ def _keep_keys(
             and all(leg in known.key_of_leg for leg in legs)
             # legs may have gone over to a call that came later
             and not any(leg in trace_of for leg in settled_of[old[0]] - legs)
-            and _tried_alike(group, known.tried.get(old[0], (1, 0, None)))
+            # a request that is not here whole (others of its trace were wanted) tells no attempts
+            and (
+                not settled_of[old[0]] <= trace_of.keys()
+                or _tried_alike(group, known.tried.get(old[0], (1, 0, None)))
+            )
         ):
             rename[group.request_key] = None
             taken.add(old[0])

@@ -164,13 +164,16 @@ def done_legs(
     )
 
 
+#: What legs are looked up by: ids of the legs at hand, and what was found by them.
+_SOUGHT: Final = ("sought_traces", "sought_ids")
+
 _HIT: Final = """
-    (l.trace_id in (select trace_id from new_legs where trace_id is not null)
-        or l.norm_request_id in (
-            select norm_request_id from new_legs where norm_request_id is not null)
+    (l.trace_id in (from sought_traces) or l.norm_request_id in (from sought_ids)
         -- sent or imported once more, long after it settled
         or l.leg_id in (select leg_id from new_legs))
 """
+
+_RELATED: Final = "l.leg_id, l.request_key, l.revision, l.trace_id, l.norm_request_id, l.source"
 
 
 def _relate_done(con: duckdb.DuckDBPyConnection, since: int) -> None:
@@ -179,7 +182,7 @@ def _relate_done(con: duckdb.DuckDBPyConnection, since: int) -> None:
         con,
         f"""
         create or replace temp table related as
-        select l.leg_id, l.request_key, l.revision, l.trace_id, l.source, l.tried
+        select {_RELATED}, l.tried
         from done as l
         where l.request_key in (
             select l.request_key from done_hit as l where l.revision >= $since and {_HIT})
@@ -198,7 +201,7 @@ def _relate_files(
         f"""
         create or replace temp table related as
         with hit as (
-            select l.leg_id, l.request_key, l.revision, l.trace_id, l.source
+            select l.request_key, l.revision
             from ({legs.scan_sql()}) as l
             where {_HIT}
         ),
@@ -216,11 +219,34 @@ def _relate_files(
             where r.gone is null
         )
         -- all legs of the requests that were hit, not only those that share an id
-        select l.leg_id, l.request_key, l.revision, l.trace_id, l.source, keys.tried
+        select {_RELATED}, keys.tried
         from ({legs.scan_sql()}) as l
         join keys on l.request_key = keys.request_key and l.revision = keys.revision
         """
     )
+
+
+def _seek(con: duckdb.DuckDBPyConnection) -> None:
+    """``sought_traces`` and ``sought_ids`` of the legs that are new."""
+    for name, column in zip(_SOUGHT, ("trace_id", "norm_request_id"), strict=True):
+        run(
+            con,
+            f"create or replace temp table {name} as "
+            f"select distinct {column} from new_legs where {column} is not null",
+        )
+
+
+def _seek_on(con: duckdb.DuckDBPyConnection) -> bool:
+    """Add the traces and ids of ``related`` to what is sought; whether there are any more."""
+    more = 0
+    for name, column in zip(_SOUGHT, ("trace_id", "norm_request_id"), strict=True):
+        found = (
+            f"select distinct {column} from related "
+            f"where {column} is not null and {column} not in (from {name})"
+        )
+        more += one(con, f"select count(*) from ({found})")[0]
+        run(con, f"insert into {name} {found}")
+    return more > 0
 
 
 def add_related(
@@ -236,12 +262,17 @@ def add_related(
 
     ``con`` has ``done``, of all that settled at or after ``done_since_unix_ns``, and what
     `count_new_legs` makes; then it has ``related`` (settled legs of the same
-    traces or request ids) and, if there are any, the tables ``related_spans`` and ``related_log``
-    of their raw rows.
+    traces or request ids, all legs of their requests, what shares a trace or id with those, and so
+    on) and, if there are any, the tables ``related_spans`` and ``related_log`` of their raw rows.
     """
     low, high = one(
-        con, "select coalesce(min(start_ns), 0), coalesce(max(start_ns), 0) from new_legs"
+        con,
+        # a leg without a clock may belong to any time
+        "select case when count(start_ns) = count(*) then coalesce(min(start_ns), 0) else 0 end, "
+        f"case when count(start_ns) = count(*) then coalesce(max(start_ns), 0) "
+        f"else {LATEST_UNIX_NS} end from new_legs",
     )
+    _seek(con)
     # a leg is settled after it ended, so older settle passes cannot hold a related one
     since = max(low - _CLOCK_SLACK_NS, 0)
     if since >= done_since_unix_ns:
@@ -249,6 +280,14 @@ def add_related(
         _relate_done(con, since)
     else:
         _relate_files(con, store, since, through_unix_ns)
+    if one(con, "select count(*) from (from related limit 1)")[0]:
+        # their traces are read whole, as far back as this: every leg that comes in so must be known
+        since = max(low - REACH_NS - _CLOCK_SLACK_NS, 0)
+        _seek_on(con)
+        while True:
+            _relate_files(con, store, since, through_unix_ns)
+            if not _seek_on(con):
+                break
     rows = con.execute("select leg_id, request_key, revision, tried from related").fetchall()
     done = []
     if one(con, "select count(*) from done_hit")[0]:
@@ -268,7 +307,7 @@ def add_related(
         con.execute(
             f"create or replace temp table related_spans as select * from ({near.scan_sql()}) "
             "where trace_id in (select trace_id from related where trace_id is not null) "
-            f"and {_as_of(through_unix_ns)}"
+            f"and start_unix_ns >= {low - REACH_NS} and {_as_of(through_unix_ns)}"
         )
         con.execute(
             f"create or replace temp table related_log as select * from ({log.scan_sql()}) "
@@ -305,8 +344,10 @@ def count_new_legs(con: duckdb.DuckDBPyConnection) -> None:
         """
         create or replace temp table new_legs as
         select leg_id, trace_id, norm_request_id, ingested_unix_ns,
-            coalesce(send_unix_ns, recv_unix_ns, queued_unix_ns, scheduled_unix_ns,
-                first_token_unix_ns, leg_end_unix_ns) as start_ns
+            case when has_clock = 1 then
+                coalesce(send_unix_ns, recv_unix_ns, queued_unix_ns, scheduled_unix_ns,
+                    first_token_unix_ns, leg_end_unix_ns)
+            end as start_ns
         from leg_rows
         where leg_id not in (select leg_id from done_hit)
         """,

@@ -14,7 +14,7 @@ import duckdb
 
 from tracekit.analysis._clock_rows import create_nodes, sum_nodes
 from tracekit.analysis._duck import normalised_id, one, run
-from tracekit.analysis.derive import DERIVED, derive, load_legs
+from tracekit.analysis.derive import DERIVED, Known, derive, load_legs
 from tracekit.analysis.settled import (
     LOG_LEG_ID,
     SPAN_LEG_ID,
@@ -56,6 +56,24 @@ def _wanted(table: str, inside: str) -> str:
         having bool_or(is_new) or trace_id not in (select trace_id from done
             where trace_id is not null)
     """
+
+
+#: One step from what is touched, as single columns: see `Tail._spread`.
+_IDS_OF_TOUCHED: Final = (
+    "select norm_id from tail.ids where trace_id in (from touched) or log_key in (from touched_log)"
+)
+_HOLD_TOUCHED: Final = (
+    "select request_key from tail.legs "
+    "where trace_id in (from touched) or norm_request_id in (from touched_ids)"
+)
+_TRACES_OF_IDS: Final = "select trace_id from tail.ids where norm_id in (from touched_ids)"
+_BESIDE: Final = "from tail.legs where request_key in (from replaced)"
+_IDS_BESIDE: Final = f"select norm_request_id {_BESIDE}"
+_TRACES_BESIDE: Final = f"select trace_id {_BESIDE}"
+_LOG_OF_TOUCHED: Final = (
+    "select log_key from tail.ids where norm_id in (from touched_ids) "
+    "union select log_key from tail.request_log where trace_id in (from touched)"
+)
 
 
 class Tail:
@@ -261,16 +279,13 @@ class Tail:
             run(con, "create or replace temp view request_log as from new_request_log")
         else:
             self._touch()
-        load_legs(con)
-        count_new_legs(con)
-        any_replaced = not alone and self._find_replaced()
-        known = add_related(
-            con,
-            self._pinned,
-            done_since_unix_ns=self.watermark_unix_ns,
-            through_unix_ns=self._through,
-        )
-        any_related = bool(one(con, "select count(*) from (from related limit 1)")[0])
+        known = self._load_related()
+        any_related = self._any_related()
+        # rows that settled may lead on to rows that the tail holds, and these to more that settled
+        while any_related and self._touch_related(anew=alone):
+            alone = False
+            known = self._load_related()
+        any_replaced = (any_related or not alone) and self._find_replaced()
         if any_related:
             self._use_related()
         self._revision = max(self._revision + 1, self.watermark_unix_ns + 1)
@@ -288,13 +303,29 @@ class Tail:
             if anew:
                 replaced = "request_key in (select request_key from requests)"
                 if any_replaced:
-                    replaced += " or request_key in (select request_key from replaced)"
+                    replaced += " or request_key in (from replaced)"
+                    if table == "requests":
+                        replaced += " or merged_into in (from replaced)"
                 con.execute(f"delete from tail.{table} where {replaced}")
             run(con, f"insert into tail.{table} by name select * from {table}")
         if anew:
             self._sum_clocks()
         else:
             sum_nodes(con, "tail.clock_sums", "clock_nodes")
+
+    def _load_related(self) -> Known:
+        """``leg_rows`` of ``spans`` and ``request_log``, and what of their kin has settled."""
+        load_legs(self._con)
+        count_new_legs(self._con)
+        return add_related(
+            self._con,
+            self._pinned,
+            done_since_unix_ns=self.watermark_unix_ns,
+            through_unix_ns=self._through,
+        )
+
+    def _any_related(self) -> bool:
+        return bool(one(self._con, "select count(*) from (from related limit 1)")[0])
 
     def _add_ids(self) -> bool:
         """Add the request ids of the new rows to ``tail.ids``; whether none of them was there."""
@@ -318,42 +349,86 @@ class Tail:
         return not known
 
     def _touch(self) -> None:
-        """``touched`` and ``touched_log``: what got new rows, or shares an id with such.
+        """``spans`` and ``request_log``: raw rows of what got new rows, and of what hangs on it.
 
-        ``spans`` and ``request_log`` are then the raw rows of it.
+        That is what shares an id with it, what a request of the tail holds beside it, and so on.
         """
+        self._start_touched()
+        self._spread()
+        self._use_touched()
+
+    def _start_touched(self) -> None:
+        """The new rows' traces (``touched``), ids and log keys; ``replaced`` is empty yet."""
+        for name, rows in (
+            ("touched_ids", "select distinct norm_id from new_ids"),
+            (
+                "touched",
+                "select trace_id from new_spans "
+                "union select trace_id from new_request_log where trace_id is not null",
+            ),
+            ("touched_log", "select log_key from new_request_log"),
+            ("replaced", "select request_key from tail.legs limit 0"),
+        ):
+            run(self._con, f"create or replace temp table {name} as {rows}")
+
+    def _spread(self) -> None:
+        """Go on from what is touched, until nothing is added.
+
+        Nearly always a request is found by all its ids at once, and one round is enough.
+        """
+        more = True
+        while more:
+            self._add("touched_ids", _IDS_OF_TOUCHED)
+            if self._add("replaced", _HOLD_TOUCHED):
+                more = self._add("touched_ids", _IDS_BESIDE)
+                more = self._add("touched", f"{_TRACES_OF_IDS} union {_TRACES_BESIDE}") or more
+            else:
+                more = self._add("touched", _TRACES_OF_IDS)
+            more = (self._any_log and self._add("touched_log", _LOG_OF_TOUCHED)) or more
+
+    def _add(self, table: str, found: str) -> bool:
+        """Add to a table of one column what it does not hold; whether there was any."""
         con = self._con
         run(
             con,
-            """
-            create or replace temp table touched_ids as
-            select norm_id from tail.ids
-            where trace_id in (select trace_id from new_spans)
-                or trace_id in (select trace_id from new_request_log)
-                or log_key in (select log_key from new_request_log)
-            """,
+            f"create or replace temp table added as select * from ({found}) as f(x) "
+            f"where x is not null and x not in (from {table})",
         )
-        run(
-            con,
-            """
-            create or replace temp table touched as
-            select trace_id from new_spans
-            union select trace_id from new_request_log where trace_id is not null
-            union select trace_id from tail.ids
-            where trace_id is not null and norm_id in (select norm_id from touched_ids)
-            """,
+        if not one(con, "select count(*) from added")[0]:
+            return False
+        run(con, f"insert into {table} select distinct x from added")
+        return True
+
+    def _touch_related(self, *, anew: bool) -> bool:
+        """Go on from settled rows that are related; whether more raw rows of the tail are touched.
+
+        ``anew``: nothing was touched yet.
+        """
+        if anew:
+            self._start_touched()
+        before = self._count_touched()
+        for table, found in (
+            ("touched", "select trace_id from related"),
+            ("touched_ids", "select norm_request_id from related"),
+        ):
+            self._add(table, found)
+        self._spread()
+        if self._count_touched() == before:
+            return False
+        self._use_touched()
+        return True
+
+    def _count_touched(self) -> tuple[int, int]:
+        """Traces and log rows of the tail that are touched."""
+        traces, rows = one(
+            self._con,
+            "select (select count(distinct trace_id) from tail.traces "
+            "where trace_id in (from touched)), (select count(*) from touched_log)",
         )
-        run(
-            con,
-            """
-            create or replace temp table touched_log as
-            select log_key from new_request_log
-            union select log_key from tail.request_log
-            where trace_id in (select trace_id from touched)
-            union select log_key from tail.ids
-            where log_key is not null and norm_id in (select norm_id from touched_ids)
-            """,
-        )
+        return int(traces), int(rows)
+
+    def _use_touched(self) -> None:
+        con = self._con
         (older,) = one(
             con,
             "select count(*) from touched where trace_id not in (select trace_id from new_spans)",
@@ -363,27 +438,22 @@ class Tail:
             run(
                 con,
                 "create or replace temp table touched_spans as from tail.spans "
-                "where trace_id in (select trace_id from touched)",
+                "where trace_id in (from touched)",
             )
             source = "touched_spans"
         run(con, f"create or replace temp view spans as from {source}")
         run(
             con,
             "create or replace temp table touched_request_log as from tail.request_log "
-            "where log_key in (select log_key from touched_log)",
+            "where log_key in (from touched_log)",
         )
         run(con, "create or replace temp view request_log as from touched_request_log")
 
     def _find_replaced(self) -> bool:
         """``replaced``: requests of the tail that are derived anew; whether there are any."""
-        run(
-            self._con,
-            """
-            create or replace temp table replaced as
-            select distinct l.request_key from tail.legs as l
-            where l.trace_id in (select trace_id from touched)
-                or l.leg_id in (select leg_id from leg_rows)
-            """,
+        self._add(
+            "replaced",
+            "select request_key from tail.legs where leg_id in (select leg_id from leg_rows)",
         )
         return bool(one(self._con, "select count(*) from replaced")[0])
 
