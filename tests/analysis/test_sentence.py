@@ -100,7 +100,7 @@ def test_attributed() -> None:
     assert sentence == (
         "34 % of the requests that miss the TTFT SLO lost their time in the queue "
         "(+1.5 s, over the 12 ms expected for this shape; confidence in the phase high (0.93), "
-        "n = 41); inferred: because they came in bursts"
+        "n = 41); most likely because they came in bursts"
     )
 
 

@@ -330,7 +330,7 @@ def finding_sentence(
         )
     why = cause_phrase(words)
     # what the evidence suggests is not as sure as the phase, which is measured
-    why = f"; inferred: {why}" if why.startswith("because") else f" {why}"
+    why = f"; most likely {why}" if why.startswith("because") else f" {why}"
     return (
         f"{format_share(share)} of {subject} lost their time in {PHASE_WORDS[words.phase]} "
         f"(+{format_ms(words.excess_ms)}, {_ordinary(words)}; {sure}){why}"

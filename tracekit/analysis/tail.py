@@ -89,6 +89,8 @@ class Tail:
         self._fresh = {"spans": 0, "request_log": 0}
         self._met = {"spans": False, "request_log": False}
         self._any_log = False
+        #: whether rows ever came in: what holds nothing has nothing to forget
+        self._held = False
         self._requests_version: int | None = None
         self._pinned: Snapshots
         self._revision = 0
@@ -136,8 +138,9 @@ class Tail:
                 through_unix_ns=self._through,
             )
         fresh = self._load("spans") + self._load("request_log")
-        if changed:
+        if changed and self._held:
             self._forget_settled()
+        self._held = self._held or fresh > 0
         if fresh:
             self._derive_touched()
         return changed or fresh > 0
