@@ -340,7 +340,8 @@ def _clock_remarks(
             + (f" (+- {sure:,.1f} ms)" if sure is not None else "")
             + f": moved in {_n(row['moved'], 'request')}",
             "keep the hosts' clocks together (chrony, NTP, PTP): phases between hosts are only as "
-            "sure as that",
+            "sure as that, and a view that stays open may show the first calls unmoved until they "
+            "settle",
         )
     if len(moved) > _CLOCKS_NAMED:
         yield Remark(
