@@ -114,7 +114,7 @@ def _world(rng: random.Random) -> tuple[list[Row], list[Row], list[Row]]:
     return links, spans, logs
 
 
-@pytest.mark.parametrize("seed", [*range(14), 125, 307])
+@pytest.mark.parametrize("seed", [*range(6), 125, 307])
 def test_rows_in_any_order_end_as_one_derivation(store: Store, seed: int) -> None:
     rng = random.Random(seed)
     links, spans, logs = _world(rng)
