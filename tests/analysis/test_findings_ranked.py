@@ -102,19 +102,17 @@ def test_what_is_as_slow_as_its_size_lost_nothing() -> None:
     assert all(f.lost_s > 0 for f in findings if f.cause != "long_prompt")
 
 
-def test_a_cause_that_can_be_acted_on_is_the_headline_before_one_of_less_than_twice_the_share() -> (
-    None
-):
+def test_without_a_limit_what_can_be_acted_on_is_the_headline() -> None:
+    """The slowest 5 % hold ordinary requests, too: what nothing explains may be some of them."""
     traffic = factory.clean(1_200)
     # waits spread over the window: nothing tells why
     traffic.add("queue", np.arange(100, 1_150, 35), 9_000.0)
-    found = diagnose_connection(traffic.connect(), parse_slo(_SLO))
-    assert found.findings[0].cause == "unknown", "alone it is the headline"
     again = np.arange(700, 725)
     traffic.add("prefill", again, 9_000.0)
     traffic.columns["double_prefill_ms"] = [0.0] * 1_200
     traffic.set("double_prefill_ms", again, 9_000.0)
-    both = diagnose_connection(traffic.connect(), parse_slo(_SLO)).findings
-    by_cause = {f.cause: f for f in both}
-    assert by_cause["unknown"].share_of_misses > by_cause["double_prefill"].share_of_misses
-    assert both[0].cause == "double_prefill"
+    for slo, first in ((_SLO, "unknown"), ("", "double_prefill")):
+        found = diagnose_connection(traffic.connect(), parse_slo(slo)).findings
+        shares = {f.cause: f.share_of_misses for f in found if f.metric == "ttft"}
+        assert shares["unknown"] > shares["double_prefill"]
+        assert found[0].cause == first

@@ -39,7 +39,9 @@ def test_requests_last_key_and_filters(run: Run) -> None:
     rows = run("requests", "--json", "--last", 3, "--key").output.splitlines()
     assert len(rows) == 3
     assert next(iter(json.loads(rows[0]))) == "request_key"
-    assert run("requests", "--json", "--model", "other").output == ""
+    unknown = run("requests", "--json", "--model", "other")
+    assert unknown.stdout == ""
+    assert "no request has model=other; known: tiny-llama" in unknown.stderr
     assert run("requests", "--json", "--status", "aborted").output == ""
     assert run("requests", "--status", "nonsense").exit_code == 2
     window = f"{traffic.START_UNIX_NS}..{traffic.START_UNIX_NS + 20_000_000_000}"

@@ -61,9 +61,9 @@ _SHAPE_WEIGHT: Final = 0.8
 #: Without a limit every metric has its slowest 5 %, and ordinary large requests are among them: a
 #: fault of much smaller share is still the headline.
 _SHAPE_WEIGHT_NO_LIMIT: Final = 0.25
-#: A finding whose cause the data do not show yields the headline to one of more than half its share
-#: whose cause they do: that one can be acted on.
-_UNKNOWN_WEIGHT: Final = 0.5
+#: And what the data show no cause of may be ordinary, too: it yields to a known cause of more than
+#: half its share, which can be acted on.
+_UNKNOWN_WEIGHT_NO_LIMIT: Final = 0.5
 
 #: Long prompts that are prefilled apart from their decode already.
 _LONG_AND_APART: Final = """
@@ -373,8 +373,8 @@ def _findings(
 
     def rank(row: Row) -> tuple[float, float, str, str, str]:
         weight = shape_weight if row["class"] == "request_shape" else 1.0
-        if row["cause"] == "unknown":
-            weight *= _UNKNOWN_WEIGHT
+        if row["cause"] == "unknown" and not given:
+            weight *= _UNKNOWN_WEIGHT_NO_LIMIT
         score = row["share_of_misses"] * row["confidence"] * weight
         return (-score, -row["total_excess_ms"], row["metric"], row["phase"], row["cause"])
 
