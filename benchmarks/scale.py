@@ -25,8 +25,6 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-import duckdb
-
 from tracekit.analysis import attribution, sqlfiles
 from tracekit.analysis.fit import fit_cost_model
 from tracekit.analysis.judged import JUDGED_MAX
@@ -34,7 +32,7 @@ from tracekit.analysis.prefixes import read_prefixes
 from tracekit.analysis.rules import Rules
 from tracekit.analysis.session import Session
 from tracekit.analysis.slo import Slo
-from tracekit.lake.duck import stand_back
+from tracekit.lake.duck import connect, stand_back
 from tracekit.lake.schema import TABLES
 from tracekit.lake.store import Store
 
@@ -89,7 +87,7 @@ from cut, lateral (values ('frontend', start_ns, queued_ns), ('queue', queued_ns
 
 def _make(path: str, requests: int, tables: dict[str, str]) -> None:
     store = Store.open(path, create=True)
-    con = duckdb.connect()
+    con = connect()
     con.execute("select setseed(0.42)").fetchall()
     for first in range(0, requests, _CHUNK):
         con.execute(_MADE, {"first": first, "last": min(first + _CHUNK, requests)})
