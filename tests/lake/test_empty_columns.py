@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import duckdb
 import pytest
 
 from tests.lake.conftest import MakeRows, Query
@@ -38,3 +39,14 @@ def test_only_what_no_file_holds_is_not_read(
     monkeypatch.setattr(store_module, "_FOOTER_ROWS", 1)
     assert 'AS "kv_bytes"' in snapshot.scan_sql() and 'AS "preemptions"' not in snapshot.scan_sql()
     assert query(snapshot, seen) == plain == [(6, 0, 6, 6)]
+
+
+def test_a_file_that_is_gone_is_missed_by_who_reads_it(
+    two_files: Store, query: Query, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever held a snapshot too long catches DuckDB's error, as ever."""
+    monkeypatch.setattr(store_module, "_FOOTER_ROWS", 1)
+    snapshot = two_files.snapshot("requests")
+    Path(snapshot.paths[0]).unlink()
+    with pytest.raises(duckdb.IOException):
+        query(snapshot, "count(*)")

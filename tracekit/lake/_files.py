@@ -126,8 +126,14 @@ def _columns_in(path: Path) -> frozenset[str]:
 
 @lru_cache(maxsize=4_096)
 def without_values(path: str) -> frozenset[str]:
-    """Columns that are NULL in every row of a file, as its footer says: they need not be read."""
-    footer = pq.read_metadata(path)
+    """Columns that are NULL in every row of a file, as its footer says: they need not be read.
+
+    None of a file that is gone or no Parquet: who reads its rows will say so.
+    """
+    try:
+        footer = pq.read_metadata(path)
+    except (OSError, pa.ArrowInvalid):
+        return frozenset()
     groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
     return frozenset(
         footer.schema.column(k).path
