@@ -6,7 +6,6 @@ they go together, not what slept: a GPU's clocks tell that, where they are sampl
 
 from __future__ import annotations
 
-import math
 from typing import Final
 
 import duckdb
@@ -16,6 +15,7 @@ import pyarrow as pa
 
 from tracekit.analysis._arrow import arrow_table, numpy_column
 from tracekit.analysis._duck import one
+from tracekit.analysis.chance import chance_of
 from tracekit.analysis.rules import Rules
 
 _SCHEMA: Final = pa.schema(
@@ -57,7 +57,7 @@ def after_idle(con: duckdb.DuckDBPyConnection, rules: Rules) -> pa.Table:
     if k < _FEW or not m:
         return _none()
     share, usual = k / n, max(c, 1) / m
-    if share < rules.denser * usual or not _beyond_chance(share, usual, n, rules.chance):
+    if share < rules.denser * usual or chance_of(share, usual, n) > rules.chance:
         return _none()
     # controls stand for all ordinary requests
     (ordinary,) = one(
@@ -114,11 +114,3 @@ def _idle_ms(
         last = mine[np.maximum(before, 0)] + bin_ns if len(mine) else first
         idle[here] = np.where(before >= 0, (start[here] - last) / 1e6, np.nan)
     return idle
-
-
-def _beyond_chance(share: float, usual: float, n: int, chance: float) -> bool:
-    """Chernoff: so many of ``n`` by chance have at most this probability."""
-    distance = share * math.log(share / usual)
-    if share < 1:
-        distance += (1 - share) * math.log((1 - share) / (1 - min(usual, 0.999)))
-    return math.exp(-n * distance) <= chance

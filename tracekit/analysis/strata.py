@@ -6,7 +6,6 @@ traffic, and more than chance gives. Traffic that shifts to a dearer model is no
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from typing import Final
 
 import duckdb
 
+from tracekit.analysis.chance import chance_of
 from tracekit.analysis.rules import Rules
 
 #: class, phase, cause and metric of a finding.
@@ -68,8 +68,4 @@ def _stands_out(k: int, n: int, usual: float, rules: Rules) -> bool:
     share = k / n
     if share <= rules.stratum_share or share < rules.stratum_factor * usual:
         return False
-    # Chernoff: so many of n by chance have at most this probability
-    distance = share * math.log(share / usual)
-    if share < 1:
-        distance += (1 - share) * math.log((1 - share) / (1 - usual))
-    return math.exp(-n * distance) <= rules.chance
+    return chance_of(share, usual, n) <= rules.chance
