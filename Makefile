@@ -50,7 +50,7 @@ $(BIN)/python:
 # Reinstalled only when the pins or the project's metadata change. The project itself is
 # installed in place, with the build backend from the pins, so nothing unpinned is fetched.
 $(VENV)/.runtime: requirements/runtime.txt pyproject.toml | $(BIN)/python
-	@echo "installing what tracekit needs into $(VENV) (once; about a minute)" >&2
+	@echo "installing what tracekit needs into $(VENV) (once; about two minutes)" >&2
 	@$(PIP) install --no-compile -r requirements/runtime.txt
 	@$(PIP) install --no-deps --no-build-isolation --editable .
 	@# Bytecode of all that the commands import, while it may be written: containers often forbid it

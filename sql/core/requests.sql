@@ -225,12 +225,13 @@ select
     case when t.c_answer >= t.wall_start then (t.c_answer - t.wall_start) / 1e6 end as ttfa_ms,
     case
         when t.stream_ns >= 0 and g.choices > 0 and l.output_tokens > g.choices
-            -- a log without chunk times says it better than the difference of its totals, unless
-            -- they are far apart (another definition, or an unknown number of choices)
+            -- a log without chunk times says it better than the difference of its totals, if both
+            -- agree: further apart than a tenth it is another definition (E2E a token, say), or the
+            -- number of choices is not known
             then case
                 when (t.c_last_src is null or t.c_last_src not like 'measured%')
                     and l.tpot_ms * (l.output_tokens / cast(g.choices as double) - 1)
-                        between t.stream_ns / 15e5 and t.stream_ns * 15e-7
+                        between t.stream_ns / 11e5 and t.stream_ns * 11e-7
                     then l.tpot_ms
                 else t.stream_ns / 1e6 / (l.output_tokens / cast(g.choices as double) - 1)
             end

@@ -441,3 +441,11 @@ def test_a_gateways_own_log_joins_the_clients_trace() -> None:
     )
     assert record["leg_roles"] == "client"
     assert record["legs_count"] == 2
+
+
+def test_a_stated_tpot_of_another_definition_is_not_ours() -> None:
+    """(1,000 - 200) ms over 10 gaps are 80 ms; a row that says nearly so may know better."""
+    told = {"ttft_ms": 200.0, "e2e_ms": 1_000.0, "output_tokens": 11}
+    for stated, shown in ((82.0, 82.0), (1_000 / 11, 80.0), (40.0, 80.0)):
+        (request,) = _requests(log_row(start=100, tpot_ms=stated, **told))
+        assert request["tpot_ms"] == pytest.approx(shown)
