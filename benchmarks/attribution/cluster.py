@@ -23,6 +23,9 @@ from attribution.traffic import Luck, Request
 
 Floats = npt.NDArray[np.float64]
 
+#: Request index -> its engine and its decode engine; -1: the router has not chosen one.
+Placement = dict[int, tuple[int, int]]
+
 OUTPUT_S: Final = 0.4e-3  # from a step's end to the API server's stamp
 HOP_S: Final = 0.3e-3  # between proxy and engines, in one data centre
 
@@ -68,6 +71,10 @@ class Replay:
     end_s: float
     transfers: list[tuple[int, float, float, int]]  # decode engine, start, end, bytes
 
+    def placement(self) -> Placement:
+        """Where the router sent every request."""
+        return {c.request.index: (c.engine, c.decode_engine) for c in self.calls}
+
 
 def simulate(
     system: System,
@@ -75,9 +82,10 @@ def simulate(
     luck: Luck,
     groups: tuple[int, ...],
     conditions: tuple[Condition, ...] = (),
+    placed: Placement | None = None,
 ) -> Replay:
     """Run every request to its end. Requests may come in any order; luck is by request index."""
-    return _Cluster(system, requests, luck, groups, conditions).run()
+    return _Cluster(system, requests, luck, groups, conditions, placed or {}).run()
 
 
 class _Cluster:
@@ -88,8 +96,10 @@ class _Cluster:
         luck: Luck,
         groups: tuple[int, ...],
         conditions: tuple[Condition, ...],
+        placed: Placement,
     ) -> None:
         self.system = system
+        self._placed = placed
         self.luck = luck
         self._up_s, self._down_s = luck.uplink_s.tolist(), luck.downlink_s.tolist()
         self._tokenise_s, self._route_s = luck.tokenise_s.tolist(), luck.route_s.tolist()
@@ -236,7 +246,10 @@ class _Cluster:
     # -- router and proxy ----------------------------------------------------------------------
 
     def _choose(self, call: Call, first: int, last: int, pool: int) -> int:
-        """A worker in [first, last)."""
+        """A worker in [first, last). Pool 1 are decode engines, 0 all others."""
+        before = self._placed.get(call.request.index, (-1, -1))[pool]
+        if before >= 0:
+            return before
         for c in self._active():
             if self._chance[call.request.index][0] < c.stuck_share:
                 return first + c.stuck_worker % (last - first)

@@ -2,8 +2,10 @@
 
 Owns the truth of culprits. Candidates are the long prompts that the fault added and whatever
 request a verdict named first; each is left out of a replay of its own, in which the luck of all
-others stays the same. A named culprit is right if leaving it out saves the victim at least half
-of what leaving out the best candidate saves.
+others stays the same: they also go to the same engines. A router that takes turns would send every
+later request elsewhere, and leaving out anybody at all would "save" whoever gets a quieter engine.
+A named culprit is right if leaving it out saves the victim at least half of what leaving out the
+best candidate saves.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from attribution.cluster import Replay
 from attribution.faults import Fault
 from attribution.truth import MIN_EXCESS_S, PHASES, Outcome, Truth, outcome
 from attribution.world import World, replay
@@ -26,14 +29,17 @@ def savings(
     faulty: Outcome,
     rows: Sequence[Truth],
     candidates: Collection[int],
+    run: Replay,
 ) -> dict[int, list[float]]:
-    """Candidate -> [s] what leaving it out saves in the blamed phase, for each of ``rows``."""
+    """Candidate -> [s] what leaving it out of ``run`` saves in the blamed phase, for each row."""
     index = np.array([t.index for t in rows], dtype=np.int64)
     phase = np.array([PHASES.index(t.phase) for t in rows], dtype=np.int64)
     before = faulty.phases[index, phase]
+    placed = run.placement()
     out = {}
     for candidate in sorted(candidates):
-        spared = outcome(replay(world, (fault,), without=candidate), len(world.requests))
+        other = replay(world, (fault,), without=candidate, placed=placed)
+        spared = outcome(other, len(world.requests))
         saved = before - spared.phases[index, phase]
         # one that leaves itself out, or is cut short in the other replay, tells nothing
         saved[(index == candidate) | ~spared.answered[index]] = 0.0

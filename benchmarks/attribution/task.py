@@ -260,6 +260,6 @@ def _culprits(
         ]
     candidates = {r.index for r in fault.added}
     candidates |= {n for names in named.values() for n in names if n not in (None, _NOBODY)}
-    saved = savings(world, fault, faulty, rows, candidates)
+    saved = savings(world, fault, faulty, rows, candidates, run)
     for variant in VARIANTS:
         result["variants"][variant]["culprits"] = judge_culprits(rows, named[variant], saved)

@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from attribution.cluster import Replay, simulate
+from attribution.cluster import Placement, Replay, simulate
 from attribution.faults import Fault
 from attribution.system import System, draw_system
 from attribution.traffic import Luck, Mix, Request, draw_luck, draw_mix, draw_shapes, poisson_times
@@ -36,11 +36,18 @@ def make_world(seed: int, topology: str, requests: int = REQUESTS) -> World:
     return World(seed, system, mix, tuple(shapes))
 
 
-def replay(world: World, faults: tuple[Fault, ...] = (), *, without: int | None = None) -> Replay:
+def replay(
+    world: World,
+    faults: tuple[Fault, ...] = (),
+    *,
+    without: int | None = None,
+    placed: Placement | None = None,
+) -> Replay:
     """Run the world's requests under ``faults`` (and those they add), but for one request.
 
     The request ``without`` is left out as if it had never been sent; the luck of the others does
-    not change.
+    not change. ``placed``: requests go to the engines that they went to in another replay, instead
+    of where the router would send them now.
     """
     added = [r for f in faults for r in f.added]
     requests = [r for r in (*world.requests, *added) if r.index != without]
@@ -51,6 +58,7 @@ def replay(world: World, faults: tuple[Fault, ...] = (), *, without: int | None 
         _luck(world, added),
         world.mix.sizes_of_groups(),
         tuple(f.condition for f in faults),
+        placed,
     )
 
 
