@@ -20,6 +20,8 @@ from attribution.cluster import Replay
 from attribution.emit import T0_UNIX_NS, write_telemetry
 from attribution.emit_state import gpu_samples, write_metrics
 from attribution.truth import PHASES
+from tracekit.analysis.attribution import define_attribution
+from tracekit.analysis.causes import SUSPECTS_LISTED
 from tracekit.analysis.diagnose import diagnose
 from tracekit.analysis.session import Session
 from tracekit.analysis.slo import parse_slo
@@ -82,9 +84,15 @@ def judge(store: Store, slo_text: str, baseline_s: tuple[float, float] | None = 
         low, high = (T0_UNIX_NS + int(s * 1e9) for s in baseline_s)
         baseline = Window(low, high, "baseline")
     with Session.open(store) as session:
-        said = diagnose(session, parse_slo(slo_text), baseline=baseline).to_json()
+        slo = parse_slo(slo_text)
+        said = diagnose(session, slo, baseline=baseline).to_json()
         # diagnose leaves the relations defined: `verdicts` computes the same ones
-        verdicts = [{c: row[c] for c in VERDICT_COLUMNS} for row in list_verdicts(session)]
+        rows = list(list_verdicts(session))
+        if any(row["cause"] == "unsearched" for row in rows):
+            # ... but looks for the cause of more of them
+            define_attribution(session.con, slo, baseline=baseline, suspects_max=SUSPECTS_LISTED)
+            rows = list(list_verdicts(session))
+        verdicts = [{c: row[c] for c in VERDICT_COLUMNS} for row in rows]
         phases = ", ".join(f"{p}_ms" for p in PHASES)
         observed = session.frame(
             f"select request_id, status, ttft_ms, tpot_ms, e2e_ms, {phases} from window_requests "

@@ -1,19 +1,57 @@
 -- What of a suspect's loss ended at the moment at which others of its worker went on too: a front
 -- end that stood still lets all streams and all new arrivals go at once. (So does a long engine
--- step; the prefills that make one are looked for first.)
+-- step; the prefills that make one are looked for first.) Front ends of several workers that let go
+-- at once stood still together: no engine step of one makes others wait. That counts while such
+-- moments are rare; if a front end lets go all the time, two meet by chance.
 -- grain: one row per suspect in the front end or with stalled tokens.
 -- inputs: suspect_load, token_gaps, request_facts
 -- suspect_id: the row of suspect_requests
 -- frozen_ms: [ms] of its loss that ended within 100 ms of another request's
-with held as (
+with frontends as (
     select
         suspect_id,
         request_key,
         worker,
         end_unix_ns,
+        end_unix_ns - end_unix_ns % 100000000 as bin_unix_ns,
         excess_ms as lost_ms
     from suspect_load
     where phase = 'frontend' and is_control = 0
+),
+
+reach as (
+    select min(start_unix_ns) as first_unix_ns, max(end_unix_ns) as last_unix_ns
+    from suspect_load
+),
+
+moments as (
+    select distinct bin_unix_ns from frontends
+),
+
+-- 1 if at most a quarter of all moments lie beside one at which a front end let go
+rare as (
+    select
+        case when 12.0 * cast(count(*) as double)
+                 <= cast(max(r.last_unix_ns - r.first_unix_ns) as double) / 1e8
+             then 1 else 0 end as is_rare
+    from moments as m
+    cross join reach as r
+),
+
+-- '' stands for all workers
+anywhere as (
+    select f.suspect_id, f.request_key, '' as worker, f.end_unix_ns, f.bin_unix_ns, f.lost_ms
+    from frontends as f
+    cross join rare as r
+    where r.is_rare = 1
+),
+
+held as (
+    select suspect_id, request_key, worker, end_unix_ns, lost_ms
+    from frontends
+    union all
+    select suspect_id, request_key, worker, end_unix_ns, lost_ms
+    from anywhere
     union all
     select
         s.suspect_id as suspect_id,
@@ -27,7 +65,7 @@ with held as (
 ),
 
 -- whatever its phase: a stall of a decode server's stream and one of a prefill server's arrival
--- end together only by chance, so they are looked for per worker
+-- end together only by chance, so those are looked for per worker
 others as (
     select
         g.request_key as request_key,
@@ -37,12 +75,9 @@ others as (
     join request_facts as f on g.request_key = f.request_key
     where g.is_stall = 1 and g.gap_ms >= 200.0
     union all
-    select
-        request_key,
-        worker,
-        end_unix_ns - end_unix_ns % 100000000 as bin_unix_ns
-    from suspect_load
-    where phase = 'frontend' and is_control = 0
+    select request_key, worker, bin_unix_ns from frontends
+    union all
+    select request_key, worker, bin_unix_ns from anywhere
 ),
 
 reached as (

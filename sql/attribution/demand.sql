@@ -14,7 +14,8 @@
 -- stretch_ns: [ns] length of the stretch
 -- lasting_ns: [ns] how long the rise lasts, at least
 -- is_elevated: 1 if clearly more came than usual
--- is_spike: 1 if it came at once: many times the usual, in a short stretch
+-- is_spike: 1 if it came at once: many times the usual, in a short stretch; or in a longer one of
+--   which a quarter brought much of the rise, and far more than the others
 with rolling as (
     select
         model,
@@ -45,9 +46,18 @@ reach as (
 ),
 
 lengths as (
-    select 1 as slices union all select 2 as slices union all select 4 as slices
-    union all select 8 as slices union all select 16 as slices union all select 32 as slices
-    union all select 64 as slices union all select 128 as slices union all select 256 as slices
+    select 1 as slices, 0 as eighth
+    union all select 2 as slices, 0 as eighth union all select 4 as slices, 0 as eighth
+    union all select 8 as slices, 1 as eighth union all select 16 as slices, 2 as eighth
+    union all select 32 as slices, 4 as eighth union all select 64 as slices, 8 as eighth
+    union all select 128 as slices, 16 as eighth union all select 256 as slices, 32 as eighth
+),
+
+eighths as (
+    select 0 as eighths_ago union all select 1 as eighths_ago union all select 2 as eighths_ago
+    union all select 3 as eighths_ago union all select 4 as eighths_ago
+    union all select 5 as eighths_ago union all select 6 as eighths_ago
+    union all select 7 as eighths_ago
 ),
 
 ends as (
@@ -65,6 +75,7 @@ stretches as (
         s.suspect_id as suspect_id,
         s.model as model,
         l.slices as slices,
+        l.eighth as eighth,
         s.start_unix_ns - s.start_unix_ns % nullif(r.slice_ns, 0) - e.slices_ago * r.slice_ns
             as last_unix_ns,
         l.slices * r.slice_ns as stretch_ns,
@@ -89,6 +100,7 @@ counted as (
     select
         t.suspect_id as suspect_id,
         t.slices as slices,
+        t.eighth as eighth,
         t.stretch_ns as stretch_ns,
         t.last_unix_ns as last_unix_ns,
         t.is_past as is_past,
@@ -105,7 +117,8 @@ counted as (
 
 risen as (
     select
-        suspect_id, slices, stretch_ns, last_unix_ns, is_past, model, arrivals, total_before, usual,
+        suspect_id, slices, eighth, stretch_ns, last_unix_ns, is_past, model, arrivals,
+        total_before, usual,
         (arrivals - usual) / nullif(sqrt(usual + 1.0), 0.0) as rise
     from counted
 ),
@@ -114,6 +127,7 @@ ranked as (
     select
         suspect_id,
         slices,
+        eighth,
         stretch_ns,
         last_unix_ns,
         is_past,
@@ -129,6 +143,38 @@ ranked as (
     from risen
 ),
 
+-- what each eighth of the stretch brought
+brought as (
+    select
+        c.suspect_id as suspect_id,
+        cast(a.total_arrivals - coalesce(b.total_arrivals, 0) as double) as arrivals,
+        row_number() over (
+            partition by c.suspect_id
+            order by a.total_arrivals - coalesce(b.total_arrivals, 0) desc nulls last,
+                e.eighths_ago nulls last
+        ) as place
+    from ranked as c
+    cross join eighths as e
+    cross join arrival_rules as r
+    join arrival_slices as a
+        on c.model = a.model
+        and c.last_unix_ns - e.eighths_ago * c.eighth * r.slice_ns = a.bin_unix_ns
+    left join arrival_slices as b
+        on c.model = b.model
+        and c.last_unix_ns - (e.eighths_ago + 1) * c.eighth * r.slice_ns = b.bin_unix_ns
+    where c.is_past = 1 and c.place = 1 and c.eighth > 0
+),
+
+-- the two that brought most, wherever they lie: two bursts are no lasting rise
+peaks as (
+    select
+        suspect_id,
+        sum(case when place <= 2 then arrivals else 0.0 end) as arrivals,
+        sum(case when place > 2 then arrivals else 0.0 end) / 3.0 as beside
+    from brought
+    group by suspect_id
+),
+
 compared as (
     select
         c.suspect_id as suspect_id,
@@ -136,10 +182,13 @@ compared as (
         c.arrivals as recent,
         cast(c.total_before - coalesce(b.total_arrivals, 0) as double) as before,
         c.stretch_ns as stretch_ns,
+        k.arrivals as peak,
+        k.beside as beside,
         -- a stretch that ends later is the rise if it is less likely still
         case when n.rise > c.rise then n.slices else c.slices end as lasting_slices
     from ranked as c
     left join ranked as n on c.suspect_id = n.suspect_id and n.is_past = 0 and n.place = 1
+    left join peaks as k on c.suspect_id = k.suspect_id
     left join arrival_slices as b
         on c.model = b.model and c.last_unix_ns - 2 * c.stretch_ns = b.bin_unix_ns
     where c.is_past = 1 and c.place = 1
@@ -160,6 +209,10 @@ select
              and (c.before is null or c.recent > p.spike_factor * c.before)
              and c.lasting_slices <= case when w.slices > 50 * p.spike_slices
                  then w.slices / 50.0 else p.spike_slices end
+         then 1
+         when c.peak > p.spike_factor * 0.25 * c.usual
+             and c.peak - c.beside > p.demand_deviations * sqrt(c.beside + 1.0)
+             and c.peak - 0.25 * c.usual >= p.spike_part * (c.recent - c.usual)
          then 1 else 0 end as is_spike
 from compared as c
 cross join reach as w

@@ -77,6 +77,7 @@ class Rules:
     demand_deviations: float = 4.0
     spike_factor: float = 2.0
     spike_slices: int = 16
+    spike_part: float = 0.4
     #: a worker has a role if it plays it for this share of the requests that it serves otherwise:
     #: where a span was lost, the other server stands for the one that is not known
     role_share: float = 0.1
