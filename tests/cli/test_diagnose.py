@@ -101,7 +101,8 @@ def test_window_filters_and_baseline(run: Run) -> None:
 def test_explain_shows_the_cost_model(run: Run) -> None:
     document = _diagnosis(run, "--explain")
     assert document["cost_model"][0]["model"] == traffic.MODEL
-    assert "prefill" in run("diagnose", "--explain").stdout.split("what was expected")[1]
+    explained = run("diagnose", "--explain").stdout.split("what was expected")[1]
+    assert "per uncached token" in explained and "NULL" not in explained
     assert "## What was expected" in run("diagnose", "--explain", "--format", "md").stdout
 
 

@@ -1,4 +1,4 @@
-"""What the columns of the relation ``cost_model`` mean, and the legend that prints beside it."""
+"""What the columns of the relation ``cost_model`` mean."""
 
 from __future__ import annotations
 
@@ -38,23 +38,6 @@ _QUALITY: Final[dict[str, str]] = {
     "n": "requests that the phase was fitted on",
     "borrowed": "0/1: fitted on other cells too, since this one has too few requests",
 }
-
-#: How to read a row, a line each. A test holds it against PHASE_TERMS.
-LEGEND: Final[tuple[str, ...]] = (
-    "one row a cell (model, engine, version, topology): what its requests should take, in ms; "
-    "a phase without numbers was not fitted",
-    "client_wait, network, route, frontend, queue = c0 [ms]",
-    "prefill, queue_or_prefill = a0 [ms] + a1 [ms/token] x uncached tokens + a2 [ms/token^2] x "
-    "uncached x (cached + uncached / 2)",
-    "kv_transfer = k0 [ms] + k1 x size; size in bytes if kv_transfer_per_byte is 1, else prompt "
-    "tokens",
-    "decode = g0 [ms/step] x steps + g1 [ms/step/token] x steps x mean context; a step is a token "
-    "where accepted drafts are not known",
-    "s0 [ms], s1: ordinary variation is s0 + s1 x expected; error: half of the requests lie within "
-    "this share of the expected; n: requests fitted; borrowed 1: on other cells' requests too",
-    "tau: the quantile fitted (0.5 is the median); source: window or baseline; level: the coarsest "
-    "pool used (cell, model, all)",
-)
 
 
 def column_docs() -> dict[str, str]:

@@ -81,13 +81,9 @@ def diagnose(
         console = out.console()
         console.print(diagnosis_text.render(result, width=console.width, every=every))
         if cells is not None:
-            from tracekit.analysis.cost_model_docs import LEGEND
-            from tracekit.report import rows_text
+            from tracekit.report import cost_model_text
 
-            console.print("\nwhat was expected (cost model)")
-            for line in LEGEND:
-                console.print(f"- {line}", style="dim", markup=False)
-            console.print(rows_text.render(cells, width=console.width))
+            console.print(cost_model_text.render(cells.to_dicts()))
     if fail and (result.misses.total > 0 or result.requests.total == 0):
         # a gate that saw no request has nothing to pass on
         raise typer.Exit(GATE_FAILED)

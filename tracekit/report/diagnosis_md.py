@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from tracekit.analysis.cost_model_docs import LEGEND
-from tracekit.report import fleet_text, formats, side_notes, texts
+from tracekit.report import cost_model_text, fleet_text, formats, side_notes, texts
 from tracekit.report.diagnosis_text import facts, finding_lines, fold, folded_line, no_findings
 from tracekit.report.markdown import cell, table
 
@@ -86,11 +85,12 @@ def _sections(diagnosis: Diagnosis, cost_model: pl.DataFrame | None, every: bool
         )
     if cost_model is not None:
         yield "## What was expected"
-        yield "\n".join(f"- {cell(line)}" for line in LEGEND)
-        yield table(
-            cost_model.columns,
-            ([_number(v) for v in row] for row in cost_model.iter_rows()),
-        )
+        for one in cost_model_text.cells(cost_model.to_dicts()):
+            yield f"### {cell(one.title)}"
+            yield table(cost_model_text.COLUMNS, one.rows)
+            if one.unfitted:
+                yield f"not fitted: {cell(', '.join(one.unfitted))}"
+        yield "\n".join(f"- {cell(note)}" for note in cost_model_text.NOTES)
 
 
 def _finding(number: int, finding: Finding, diagnosis: Diagnosis) -> str:
@@ -99,9 +99,3 @@ def _finding(number: int, finding: Finding, diagnosis: Diagnosis) -> str:
     if finding.action:
         lines.append(f"- **try**: {cell(finding.action)}")
     return "\n".join(lines)
-
-
-def _number(value: object) -> str:
-    if value is None:
-        return formats.UNKNOWN
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
