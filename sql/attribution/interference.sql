@@ -1,9 +1,10 @@
 -- Who stalled whom: where others' prefills explain a request's lost time, that time shared out over
--- them by what they can have cost, times prompt tokens; over those alone that were there in time, if
--- any was. A lower bound: what a culprit delayed at
--- second hand is not in it.
+-- them by what they can have cost, times prompt tokens. Those that it met only because others had
+-- held it up count little in a decode, and nothing before (if any other did). A lower bound: what a
+-- culprit delayed at second hand is not in it. Behind a backlog nobody is named: there each one held
+-- up all behind it, also those that it never met.
 -- grain: one row per stalled request, phase and culprit.
--- inputs: stalls_explained, overlap_pairs, requests, attribution_rules
+-- inputs: stalls_explained, overlap_pairs, suspect_load, requests, attribution_rules
 -- request_key: identity of the request that lost time
 -- phase: phase in which it lost it
 -- culprit_key: request_key of the request that was prefilling
@@ -19,7 +20,9 @@ with stalled as (
         o.explained_ms as explained_ms
     from stalls_explained as o
     cross join attribution_rules as p
+    left join suspect_load as l on o.suspect_id = l.suspect_id
     where o.explained_ms >= 0.5 * p.cause_share * o.excess_ms
+        and coalesce(l.backlog, 0.0) < p.backlog
 ),
 
 pairs as (
@@ -28,10 +31,11 @@ pairs as (
         g.culprit_key as culprit_key,
         g.overlap_ms as overlap_ms,
         g.cost_ms as cost_ms,
-        case when coalesce(g.is_due, 1) = 1 then 1
+        case when coalesce(g.is_due, 1) = 1 then 1.0
              when max(case when g.cost_ms > 0 then g.is_due else 0 end) over (
-                 partition by s.suspect_id) = 0 then 1
-             else 0 end as counts
+                 partition by s.suspect_id) = 0 then 1.0
+             when s.phase = 'decode' then 0.25
+             else 0.0 end as counts
     from stalled as s
     join overlap_pairs as g on s.suspect_id = g.suspect_id
 ),

@@ -20,6 +20,7 @@
 -- prefilling: [1] requests that it prefilled
 -- decoding: [1] requests that it decoded
 -- moving: [1] requests whose KV cache was on its way to it
+-- backlog: [1] requests in the worker's queue in these slices and the seconds before
 with stretches as (
     select
         s.suspect_id as suspect_id,
@@ -60,6 +61,7 @@ longest as (
         t.start_unix_ns as start_unix_ns,
         t.end_unix_ns as end_unix_ns,
         r.bin_ns as bin_ns,
+        r.lead_ns as lead_ns,
         t.start_unix_ns - t.start_unix_ns % nullif(r.bin_ns, 0) as first_bin,
         t.end_unix_ns - t.end_unix_ns % nullif(r.bin_ns, 0) as last_bin
     from stretches as t
@@ -71,6 +73,7 @@ sized as (
     select
         suspect_id, request_key, phase, is_control, actual_ms, expected_ms, excess_ms, model,
         arrival_unix_ns, worker, start_unix_ns, end_unix_ns, first_bin, last_bin, bin_ns,
+        lead_ns,
         1.0 + cast(last_bin - first_bin as double) / nullif(cast(bin_ns as double), 0.0) as slices
     from longest
 )
@@ -96,7 +99,12 @@ select
     (b.total_waiting - coalesce(a.total_waiting, 0.0)) / nullif(z.slices, 0.0) as waiting,
     (b.total_prefilling - coalesce(a.total_prefilling, 0.0)) / nullif(z.slices, 0.0) as prefilling,
     (b.total_decoding - coalesce(a.total_decoding, 0.0)) / nullif(z.slices, 0.0) as decoding,
-    (b.total_moving - coalesce(a.total_moving, 0.0)) / nullif(z.slices, 0.0) as moving
+    (b.total_moving - coalesce(a.total_moving, 0.0)) / nullif(z.slices, 0.0) as moving,
+    (b.total_waiting - coalesce(c.total_waiting, 0.0))
+        / nullif(z.slices + cast(z.lead_ns as double) / nullif(cast(z.bin_ns as double), 0.0), 0.0)
+        as backlog
 from sized as z
 join load_bins as b on z.worker = b.worker and b.bin_unix_ns = z.last_bin
 left join load_bins as a on z.worker = a.worker and a.bin_unix_ns = z.first_bin - z.bin_ns
+left join load_bins as c
+    on z.worker = c.worker and c.bin_unix_ns = z.first_bin - z.bin_ns - z.lead_ns

@@ -17,6 +17,7 @@ from tracekit.analysis.fit import WAITS, Cell, PhaseFit
 from tracekit.analysis.rules import Rules
 from tracekit.analysis.sentence import (
     METRIC_WORDS,
+    NOBODY_NAMED,
     PHASE_WORDS,
     FindingWords,
     format_about,
@@ -248,6 +249,8 @@ def _cause_lines(row: Row, words: FindingWords, support: Support) -> Iterator[st
             "other requests' prefills on the same worker, "
             f"beyond the {format_share(usual)} that ordinary requests overlap"
         )
+        if not words.culprits:
+            yield NOBODY_NAMED
         sampled = row["searched"] < row["n"]
         whom = f"the {row['searched']:,} looked into" if sampled else "them"
         for c in list(words.culprits)[:3]:

@@ -35,6 +35,7 @@ _LOAD_ROWS: Final = 250_000
 _STEPS: Final = (1, 3, 7, 11, 13, 17, 23, 31, 43, 61, 89, 127, 181, 257, 367, 521, 743, 1_049)
 _LOAD_MIN_NS: Final = _SECOND_NS // 4
 _LOAD_MAX_NS: Final = 60 * _SECOND_NS
+_LEAD_NS: Final = 3 * _SECOND_NS
 #: Slices of scraped metrics are at least as long as the usual scrape interval.
 _PRESSURE_MIN_NS: Final = 5 * _SECOND_NS
 #: Slices in which workers are compared: a 12th of the window.
@@ -61,9 +62,10 @@ _ERROR_MIN: Final = 0.02
 def time_slices(
     con: duckdb.DuckDBPyConnection, *, at_least_ns: int = _LOAD_MIN_NS
 ) -> tuple[pa.Table, pa.Table]:
-    """(one row ``bin_ns, step``, rows ``bin_unix_ns``): slices from the first arrival to the end.
+    """(a row ``bin_ns, lead_ns, step``, rows ``bin_unix_ns``): slices from first arrival to end.
 
     ``step``: one request in so many is counted. A prime, so that rounded times do not matter.
+    ``lead_ns``: whole slices, how long before a loss a backlog is looked for.
     """
     ((rows, first, last),) = con.execute(
         "select count(*), min(arrival_unix_ns), "
@@ -74,7 +76,9 @@ def time_slices(
     bin_ns = max(min(span // _LOAD_SLICES, _LOAD_MAX_NS), span // _SLICES_MAX, at_least_ns)
     wanted = -(-int(rows) // _LOAD_ROWS)
     step = next((p for p in _STEPS if p >= wanted), _STEPS[-1])
-    return arrow_table({"bin_ns": [bin_ns], "step": [step]}), _times(first, last, bin_ns)
+    lead_ns = -(-_LEAD_NS // bin_ns) * bin_ns
+    rules = arrow_table({"bin_ns": [bin_ns], "lead_ns": [lead_ns], "step": [step]})
+    return rules, _times(first, last, bin_ns)
 
 
 def pressure_slices(con: duckdb.DuckDBPyConnection) -> tuple[pa.Table, pa.Table]:

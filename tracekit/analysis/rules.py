@@ -58,6 +58,8 @@ class Rules:
     #: a prefill costs others at most this many times what it should take: an engine that is slow
     #: for another reason also prefills slowly
     culprit_factor: float = 6.0
+    #: where so many wait on a worker, each holds up all behind it: no culprit is named
+    backlog: float = 4.0
     #: a worker stands out only with this many requests and by this share of the expected time
     min_worker_rows: int = 20
     min_worker_share: float = 0.15

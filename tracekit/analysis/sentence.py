@@ -36,6 +36,11 @@ METRIC_WORDS: Final[dict[str, str]] = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "t
 #: misses are without an explanation.
 _HEADLINE_SHARE: Final = 0.2
 
+#: Interference without culprits.
+NOBODY_NAMED: Final = (
+    "no single request is named: where so many wait on a worker, each holds up all behind it"
+)
+
 #: A culprit with less than this share of the first one's stall is no example for others.
 _HEAVY_SHARE: Final = 0.3
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from tracekit.analysis.sentence import format_ms
+from tracekit.analysis.sentence import NOBODY_NAMED, format_ms
 from tracekit.words import plural
 
 if TYPE_CHECKING:
@@ -110,6 +110,8 @@ def evidence(session: Session, verdict: Mapping[str, Any]) -> list[str]:
         lines.append("its cause was not looked for: of very many losses a sample is looked into")
     if verdict["culprit_request_ids"]:
         lines.extend(_culprit_lines(session, verdict))
+    elif verdict["cause"] == "prefill_interference":
+        lines.append(NOBODY_NAMED)
     if verdict["runner_up"]:
         lines.append(f"the second largest excess is in {verdict['runner_up']}")
     if verdict["reason"] in REASONS:
