@@ -1,10 +1,10 @@
 -- What of a suspect's loss ended at the moment at which others of its worker went on too: a front
--- end that stood still lets all streams and all new arrivals go at once. (So does a long engine
--- step; the prefills that make one are looked for first.) Front ends of several workers that let go
+-- end that stood still lets all streams and all new arrivals go at once. So does a long engine step:
+-- a stall that lies half or more under another's prefill counts as one. Front ends of several workers that let go
 -- at once stood still together: no engine step of one makes others wait. That counts while such
 -- moments are rare; if a front end lets go all the time, two meet by chance.
 -- grain: one row per suspect in the front end or with stalled tokens.
--- inputs: suspect_load, token_gaps, request_facts
+-- inputs: suspect_load, token_gaps, request_facts, overlap_segments
 -- suspect_id: the row of suspect_requests
 -- frozen_ms: [ms] of its loss that ended within 100 ms of another request's
 with frontends as (
@@ -46,6 +46,19 @@ anywhere as (
     where r.is_rare = 1
 ),
 
+-- stalls under a prefill of another
+stepped as (
+    select distinct
+        s.suspect_id as suspect_id,
+        g.end_unix_ns as end_unix_ns
+    from suspect_load as s
+    join token_gaps as g on s.request_key = g.request_key
+    join overlap_segments as o on s.suspect_id = o.suspect_id
+    where s.phase = 'decode' and s.is_control = 0 and g.is_stall = 1
+        and o.start_unix_ns >= g.start_unix_ns and o.end_unix_ns <= g.end_unix_ns
+        and 2 * (o.end_unix_ns - o.start_unix_ns) >= g.end_unix_ns - g.start_unix_ns
+),
+
 held as (
     select suspect_id, request_key, worker, end_unix_ns, lost_ms
     from frontends
@@ -61,7 +74,8 @@ held as (
         g.excess_ms as lost_ms
     from suspect_load as s
     join token_gaps as g on s.request_key = g.request_key
-    where s.phase = 'decode' and s.is_control = 0 and g.is_stall = 1
+    left join stepped as t on s.suspect_id = t.suspect_id and g.end_unix_ns = t.end_unix_ns
+    where s.phase = 'decode' and s.is_control = 0 and g.is_stall = 1 and t.suspect_id is null
 ),
 
 -- whatever its phase: a stall of a decode server's stream and one of a prefill server's arrival

@@ -131,3 +131,21 @@ def test_a_server_that_had_stopped_is_no_peer_with_room(tmp_path: Path) -> None:
     assert compared == [(0,)]
     assert diagnosis.findings[0].phase == "queue"
     assert "router" not in diagnosis.sentence
+
+
+def test_streams_that_stand_still_under_a_prefill_are_not_the_front_end(tmp_path: Path) -> None:
+    """Engine log: the step that stalled prefix-cache-0001 for 2.1 s (4.4 s lost in all) took
+    2,107 ms and computed 510 prompt tokens of another request. Both running streams waited for it.
+    """
+    store = Store.open(tmp_path / "store", create=True)
+    import_paths(store, [str(p) for p in sorted(_DEMO.glob("*.gz"))])
+    with Session.open(store) as session:
+        _diagnosis(session, Slo())
+        causes = dict(
+            session.con.sql(
+                "select request_id, cause from verdicts where phase = 'decode' and metric = 'tpot' "
+                "and request_id like 'prefix-cache-000%'"
+            ).fetchall()
+        )
+    assert "prefix-cache-0001" in causes
+    assert "frontend_stall" not in causes.values()

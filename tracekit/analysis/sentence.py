@@ -135,6 +135,11 @@ def action_for(words: FindingWords) -> str:
             f"look at why the router prefers {words.worker or 'one worker'} (session affinity, a "
             "sticky hash, stale load figures): other workers had room"
         )
+    if words.phase == "decode" and words.cause == "frontend_stall":
+        return (
+            "because streams of the worker stood still at the same moments, under no prefill: its "
+            "front end paused, or the engine itself"
+        )
     if words.idle_ms is not None and words.cause == "unknown":
         return (
             "look at the GPU's clocks and power state at the start of such a request (nvidia-smi), "
@@ -291,7 +296,9 @@ def cause_phrase(words: FindingWords) -> str:
 _CAUSES: Final[dict[str, str]] = {
     "client_concurrency": "because the client held the requests back before sending them",
     "network": "because of the way between client and server",
-    "frontend_stall": "because the front end itself was slow, not the engine's step",
+    "frontend_stall": (
+        "because the front end itself was slow: no other prompt was prefilling meanwhile"
+    ),
     "arrival_burst": "because they came in bursts",
     "capacity": "because more requests came in than usual, for longer than a burst lasts",
     "kv_capacity": "because the KV cache was full: they waited for memory, not for a slot",
