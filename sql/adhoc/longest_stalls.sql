@@ -20,10 +20,14 @@ with stalls as (
 ),
 
 prefills as (
-    select r.request_id, r.request_key, p.worker, r.input_tokens, p.start_unix_ns, p.end_unix_ns
+    select r.request_id, r.request_key, p.worker, r.input_tokens, p.start_unix_ns,
+        coalesce(p.whole_end_unix_ns, p.end_unix_ns) as end_unix_ns
     from phases as p
     join window_requests as r on p.request_key = r.request_key and p.revision = r.revision
     where p.phase = 'prefill' and r.has_clock = 1
+        -- of a prefill with sub-phases inside, the first part stands for all; waiting stalls nobody
+        and (p.start_unix_ns = p.whole_start_unix_ns or (p.whole_start_unix_ns is null
+            and coalesce(p.sub_phase, '') <> 'prefill.wait'))
 )
 
 select

@@ -12,7 +12,7 @@ import duckdb
 import pyarrow as pa
 
 from tracekit.analysis.sqlfiles import CORE, load
-from tracekit.lake.schema import LEGS
+from tracekit.lake.schema import LEGS, TOKEN_GAPS
 
 START_NS = 1_795_982_400_000_000_000
 REVISION = 7
@@ -53,11 +53,15 @@ def leg(role: str, **values: Any) -> dict[str, Any]:
 
 
 def run_core(
-    requests: Mapping[str, Iterable[dict[str, Any]]], *, force_sweep: bool = False
+    requests: Mapping[str, Iterable[dict[str, Any]]],
+    *,
+    force_sweep: bool = False,
+    gaps: Mapping[str, Iterable[tuple[int, int, int]]] | None = None,
 ) -> duckdb.DuckDBPyConnection:
     """Run ``sql/core`` over the legs of each request key; its relations are tables of the result.
 
-    With ``force_sweep`` every timeline is swept, those too that could be cut.
+    With ``force_sweep`` every timeline is swept, those too that could be cut. ``gaps`` are stalls
+    by request key: (start, end, part over the median) in ns, start and end from `START_NS`.
     """
     rows = []
     groups = []
@@ -82,6 +86,21 @@ def run_core(
     con = duckdb.connect()
     _table(con, "legs", pa.Table.from_pylist(rows, schema=LEGS.schema))
     _table(con, "request_groups", pa.Table.from_pylist(groups, schema=_GROUPS))
+    stalls = [
+        {
+            "request_key": key,
+            "revision": REVISION,
+            "gap_index": i,
+            "start_unix_ns": START_NS + start,
+            "end_unix_ns": START_NS + end,
+            "gap_ms": (end - start) / 1e6,
+            "is_stall": 1,
+            "excess_ms": excess / 1e6,
+        }
+        for key, found in (gaps or {}).items()
+        for i, (start, end, excess) in enumerate(found, start=1)
+    ]
+    _table(con, "token_gaps", pa.Table.from_pylist(stalls, schema=TOKEN_GAPS.schema))
     con.execute(
         "create table gap_summary (request_key varchar, chunk_count bigint, max_gap_ms double, "
         "stall_ms double, tokens_per_chunk double)"
@@ -100,7 +119,7 @@ def rerun_core(
 ) -> duckdb.DuckDBPyConnection:
     """Run ``sql/core`` anew over the legs that a derivation left in ``derived``."""
     con = duckdb.connect()
-    for name in ("legs", "request_groups", "gap_summary", "request_clocks"):
+    for name in ("legs", "request_groups", "token_gaps", "gap_summary", "request_clocks"):
         _table(con, name, derived.sql(f"select * from {name}").to_arrow_table())
     _core(con, force_sweep=force_sweep)
     return con

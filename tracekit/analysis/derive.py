@@ -405,6 +405,17 @@ def _build_core(con: duckdb.DuckDBPyConnection) -> None:
     else:
         # nearly all requests have their legs in sequence
         run(con, "create or replace temp table phases_sweep as from phases_cut limit 0")
+    _build(con, "phase_parts")
+    if one(con, "select count(*) from (from phase_parts limit 1)")[0]:
+        _build(con, "phases_split")
+    else:
+        # most requests never stall, and are told nothing of the inside of their phases
+        run(
+            con,
+            "create or replace temp table phases_split as select *, "
+            "start_unix_ns as whole_start_unix_ns, end_unix_ns as whole_end_unix_ns "
+            "from phases_cut limit 0",
+        )
 
 
 def _build(con: duckdb.DuckDBPyConnection, name: str) -> None:

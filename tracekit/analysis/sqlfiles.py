@@ -29,6 +29,8 @@ CORE: Final[tuple[str, ...]] = (
     "claims",
     "phases_cut",
     "phases_sweep",
+    "phase_parts",
+    "phases_split",
     "phases",
     "requests",
 )

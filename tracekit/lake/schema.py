@@ -45,7 +45,7 @@ _ADDED: Final[dict[str, dict[str, int]]] = {
         "double_prefill_ms": 3,
         "kv_transfer_wire_ms": 3,
     },
-    "phases": {"uncertainty_ms": 2},
+    "phases": {"uncertainty_ms": 2, "whole_start_unix_ns": 3, "whole_end_unix_ns": 3},
 }
 
 
@@ -450,6 +450,8 @@ field VARCHAR field behind the phase's end boundary
 role VARCHAR leg that claimed the interval
 worker VARCHAR worker of that leg
 uncertainty_ms DOUBLE [ms] +- of the clocks that stamped its ends; NULL for one clock or no bound
+whole_start_unix_ns BIGINT [unix ns] start of the interval it is a sub-phase cut of, NULL if none
+whole_end_unix_ns BIGINT [unix ns] end of the interval it is a sub-phase cut of, NULL if none
 date VARCHAR partition: UTC day of the request's start
 """
     ),
