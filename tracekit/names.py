@@ -33,6 +33,9 @@ SUB_PHASES: Final[tuple[str, ...]] = (
     "kv_transfer.recompute",
 )
 
+#: Sub-phases in which the phase got nowhere.
+IDLE_SUB_PHASES: Final[tuple[str, ...]] = ("prefill.wait", "decode.stall", "decode.preempted")
+
 #: Which claim wins an instant where boundaries overlap: first wins (design §2).
 PHASE_PRIORITY: Final[tuple[str, ...]] = (
     "decode",

@@ -16,7 +16,7 @@ import polars as pl
 from altair.typing import ChartType
 
 from tracekit.analysis.request_view import RequestView
-from tracekit.names import PHASE_COLOURS, PHASES, PROVENANCES
+from tracekit.names import IDLE_SUB_PHASES, PHASE_COLOURS, PHASES, PROVENANCES
 from tracekit.report.texts import phase_label
 from tracekit_dashboards import texts
 
@@ -232,6 +232,9 @@ def waterfall(drawn: RequestView) -> ChartType:
             .encode(x=x, x2="end_ms:Q", y=y)
         )
     layers.append(_phase_bars(drawn.phases, x, y))
+    idle = drawn.phases.filter(pl.col("sub_phase").is_in(IDLE_SUB_PHASES))
+    if idle.height:
+        layers.append(_idle_bars(idle, x, y))
     if drawn.boundaries.height:
         layers.append(
             alt.Chart(drawn.boundaries)
@@ -295,19 +298,33 @@ def _phase_bars(phases: pl.DataFrame, x: alt.X, y: alt.Y) -> alt.Chart:
                 scale=alt.Scale(domain=known, range=[fill[p] for p in known]),
                 legend=None,
             ),
-            tooltip=[
-                alt.Tooltip("phase_name:N", title=texts.PHASE),
-                alt.Tooltip("sub_phase:N", title=texts.SUB_PHASE),
-                alt.Tooltip("ms:Q", title=texts.UNIT_MS.format(what=texts.TOOK), format=_MS),
-                alt.Tooltip("share:Q", title=texts.SHARE, format=".1%"),
-                alt.Tooltip("provenance:N", title=texts.PROVENANCE),
-                alt.Tooltip("field:N", title=texts.FIELD),
-                alt.Tooltip("role:N", title=texts.LEG),
-                alt.Tooltip("worker:N", title=texts.WORKER),
-            ],
+            tooltip=_interval_tooltip(),
         )
     )
     return chart
+
+
+def _idle_bars(idle: pl.DataFrame, x: alt.X, y: alt.Y) -> alt.Chart:
+    """A line through a phase where it got nowhere."""
+    chart: alt.Chart = (
+        alt.Chart(named_phases(idle))
+        .mark_bar(color=_RED, height=alt.RelativeBandSize(0.2))
+        .encode(x=x, x2="end_ms:Q", y=y, tooltip=_interval_tooltip())
+    )
+    return chart
+
+
+def _interval_tooltip() -> list[alt.Tooltip]:
+    return [
+        alt.Tooltip("phase_name:N", title=texts.PHASE),
+        alt.Tooltip("sub_phase:N", title=texts.SUB_PHASE),
+        alt.Tooltip("ms:Q", title=texts.UNIT_MS.format(what=texts.TOOK), format=_MS),
+        alt.Tooltip("share:Q", title=texts.SHARE, format=".1%"),
+        alt.Tooltip("provenance:N", title=texts.PROVENANCE),
+        alt.Tooltip("field:N", title=texts.FIELD),
+        alt.Tooltip("role:N", title=texts.LEG),
+        alt.Tooltip("worker:N", title=texts.WORKER),
+    ]
 
 
 def _token_layers(chunks: pl.DataFrame, gaps: pl.DataFrame, x: alt.X, y: alt.Y) -> list[alt.Chart]:

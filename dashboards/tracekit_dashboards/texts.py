@@ -238,7 +238,8 @@ WATERFALL: Final = "Timeline"
 WATERFALL_NOTE: Final = (
     "Time from the start of the wall time. The first lane is the whole request; below, each leg "
     "from its first boundary to its last, with the phases it claimed. Solid: measured; dashed: "
-    "reported as a duration; dotted and pale: inferred."
+    "reported as a duration; dotted and pale: inferred. A red line through a phase: time in which "
+    "it got nowhere (a prefill between its chunks, a stalled or preempted decode)."
 )
 WATERFALL_NONE: Final = "No phases: the source gave no usable boundary."
 LANE_TOKENS: Final = "tokens"

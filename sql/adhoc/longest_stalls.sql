@@ -25,9 +25,8 @@ prefills as (
     from phases as p
     join window_requests as r on p.request_key = r.request_key and p.revision = r.revision
     where p.phase = 'prefill' and r.has_clock = 1
-        -- of a prefill with sub-phases inside, the first part stands for all; waiting stalls nobody
-        and (p.start_unix_ns = p.whole_start_unix_ns or (p.whole_start_unix_ns is null
-            and coalesce(p.sub_phase, '') <> 'prefill.wait'))
+        -- of a prefill with sub-phases inside, the first part stands for all
+        and (p.whole_start_unix_ns is null or p.start_unix_ns = p.whole_start_unix_ns)
 )
 
 select

@@ -1,6 +1,6 @@
 -- The intervals that the causes need, taken out of `phases`: those of suspects, of controls and of
 -- requests that load is counted from, and every prefill long enough to stall somebody. An interval
--- with sub-phases inside is one, and the wait between two chunks of a prefill stalls nobody.
+-- with sub-phases inside is one.
 -- grain: one row per request and phase interval.
 -- inputs: phases, marked_requests, suspect_requests, attribution_rules
 -- request_key: identity of the request
@@ -22,9 +22,7 @@ intervals as (
     select
         request_key, phase, worker, start_unix_ns,
         coalesce(whole_end_unix_ns, end_unix_ns) as end_unix_ns,
-        coalesce((whole_end_unix_ns - whole_start_unix_ns) / 1e6, duration_ms) as duration_ms,
-        case when phase <> 'prefill' or (sub_phase = 'prefill.wait' and whole_end_unix_ns is null)
-            then 0 else 1 end as is_prefill
+        coalesce((whole_end_unix_ns - whole_start_unix_ns) / 1e6, duration_ms) as duration_ms
     from phases
     -- the first part stands for all
     where whole_start_unix_ns is null or start_unix_ns = whole_start_unix_ns
@@ -37,7 +35,7 @@ asked as (
         p.worker as worker,
         p.start_unix_ns as start_unix_ns,
         p.end_unix_ns as end_unix_ns,
-        case when p.is_prefill = 1 and p.worker is not null
+        case when p.phase = 'prefill' and p.worker is not null
                 and p.duration_ms >= a.min_prefill_ms and w.suspects > 0
             then 1 else 0 end as may_stall,
         -- one join over all phases: a second would cost seconds
@@ -53,7 +51,7 @@ asked as (
         and (p.phase <> 'frontend' or w.frontends > 0)
         and p.end_unix_ns > p.start_unix_ns
         and (m.request_key is not null
-            or (p.is_prefill = 1 and p.duration_ms >= a.min_prefill_ms))
+            or (p.phase = 'prefill' and p.duration_ms >= a.min_prefill_ms))
 )
 
 select

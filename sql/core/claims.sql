@@ -1,6 +1,6 @@
 -- What each leg claims of the timeline, for requests whose legs overlap or are out of order.
 -- grain: one row per request and claimed interval, path sweep only
--- inputs: request_points, legs
+-- inputs: request_points, legs, phase_parts
 -- An outer leg's queue_or_prefill and decode count only where no engine leg covers the time, so that
 -- a client's early role chunk does not turn queueing into decode.
 -- request_key: identity of the request
@@ -17,7 +17,7 @@ with p as (
     select
         request_key, revision, wall_start, wall_end, c_n, c_intended, c_send, c_first, c_first_src,
         c_last, c_last_src, c_waiting, c_aborted, e_incomplete, g_n, g_recv, g_end, p_n, p_end, e_n,
-        in_first, en_first, in_last, is_pd, d_again, wire_start, wire_end, wire_src, e_worker,
+        s_n, in_first, en_first, in_last, is_pd, d_again, wire_start, wire_end, wire_src, e_worker,
         coalesce(g_recv, in_first) as inner_at,
         coalesce(e_recv, e_queued, e_scheduled, e_prefill_end, e_kv_start, e_first) as e_at,
         coalesce(g_recv, p_recv, e_recv) as recv
@@ -43,6 +43,7 @@ e as (
     from legs as l
     join p on l.request_key = p.request_key and l.revision = p.revision
     where l.role in ('engine', 'prefill_engine', 'decode_engine')
+        and (l.sub_phase is null or l.kv_start_unix_ns is not null)
 ),
 
 c as (
@@ -75,7 +76,7 @@ c as (
     from p where p_n > 0
     union all
     -- the client's own view, where no engine leg covers the time
-    select request_key, revision, 4, 'queue_or_prefill', '',
+    select request_key, revision, case when s_n > 0 then 12 else 4 end, 'queue_or_prefill', '',
         case when g_recv > c_send then g_recv else c_send end,
         coalesce(c_first, wall_end),
         case when c_first is not null then coalesce(c_first_src, '')
@@ -86,7 +87,8 @@ c as (
         coalesce(c_first_src, ''), 'client', ''
     from p where e_n + p_n > 0 and e_incomplete = 1
     union all
-    select request_key, revision, 1, 'decode', '',
+    select request_key, revision, case when s_n > 0 and e_n + p_n = 0 then 11 else 1 end,
+        'decode', '',
         case when in_last > c_first then in_last else c_first end, wall_end,
         coalesce(c_last_src, ''), 'client', ''
     from p where c_first is not null and (e_n + p_n = 0 or e_incomplete = 1)
@@ -146,6 +148,11 @@ c as (
         case when role = 'prefill_engine' then pre_end else last end, stop,
         'measured span end', role, worker
     from e
+    union all
+    -- what a sub-phase tells is its phase's time; which sub-phase it was, the split says
+    select request_key, revision, prio, phase, '', start_unix_ns, end_unix_ns,
+        coalesce(src, ''), role, coalesce(worker, '')
+    from phase_parts where prio is not null
 )
 
 select

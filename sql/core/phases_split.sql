@@ -38,7 +38,10 @@ x as (
     from phase_parts as p
     join u on p.request_key = u.request_key and p.revision = u.revision and p.phase = u.phase
         and p.start_unix_ns < u.end_unix_ns and p.end_unix_ns > u.start_unix_ns
-    where p.start_unix_ns < p.end_unix_ns and u.sub_phase is null
+    where p.start_unix_ns < p.end_unix_ns
+        -- what is told is better than what was inferred, but when bytes moved is in there already
+        and (u.sub_phase is null or (u.src like 'inferred %' and p.src not like 'inferred %'
+            and p.sub_phase <> 'kv_transfer.wire'))
 ),
 
 edges as (

@@ -64,6 +64,7 @@
 -- e_last_src: provenance and field of e_last
 -- e_worker: worker of the engine leg
 -- step_wait: 1 if the engine stamps QUEUED only between steps (vLLM)
+-- s_n: legs that tell of a stretch inside a phase, where no engine's own span is
 -- e_incomplete: 1 if the client saw more tokens than the engine legs account for
 -- in_first: [unix ns] first point any server leg knows
 -- in_last: [unix ns] last point any engine leg knows
@@ -77,7 +78,21 @@
 -- wall_end: [unix ns] end of the wall time (the first token, where nothing later is known)
 -- end_known: 1 if a leg knows when the request ended
 -- path: cut (legs in sequence), client (a client alone), sweep (all else)
-with w as (
+with known as (
+    select
+        request_key, revision, has_clock, status, streaming, engine, worker, leg_quarantine,
+        ttft_kind, input_tokens, cached_tokens, output_tokens, kv_bytes,
+        intended_start_unix_ns, send_unix_ns, recv_unix_ns, queued_unix_ns, queued_src,
+        scheduled_unix_ns, prefill_end_unix_ns, prefill_end_src, kv_start_unix_ns, kv_end_unix_ns,
+        kv_end_src, first_token_unix_ns, first_token_src, first_answer_unix_ns, last_token_unix_ns,
+        last_token_src, leg_end_unix_ns,
+        -- a stretch inside a phase bounds no phase
+        case when sub_phase is not null and kv_start_unix_ns is null and role <> 'provider'
+            then 'stretch' else role end as role
+    from legs
+),
+
+w as (
     select
         request_key, revision,
         min(has_clock) as has_clock,
@@ -122,6 +137,9 @@ with w as (
             then coalesce(prefill_end_src, first_token_src) end) as p_first_src,
         max(case when role = 'prefill_engine' then worker end) as p_worker,
         sum(case when role in ('engine', 'decode_engine') then 1 else 0 end) as e_n,
+        sum(case when role = 'stretch' then 1 else 0 end) as s_n,
+        min(case when role = 'stretch' then recv_unix_ns end) as s_first,
+        max(case when role = 'stretch' then leg_end_unix_ns end) as s_last,
         min(case when role in ('engine', 'decode_engine') then recv_unix_ns end) as e_recv,
         max(case when role in ('engine', 'decode_engine') then recv_unix_ns end) as e_recv_max,
         min(case when role in ('engine', 'decode_engine') then queued_unix_ns end) as e_queued,
@@ -197,7 +215,7 @@ with w as (
                 prefill_end_unix_ns, scheduled_unix_ns, queued_unix_ns, recv_unix_ns) end) as in_last,
         max(case when role in ('engine', 'prefill_engine', 'decode_engine')
             then coalesce(leg_end_unix_ns, last_token_unix_ns) end) as in_end
-    from legs
+    from known
     group by request_key, revision
 ),
 
@@ -245,7 +263,7 @@ x as (
         case when c_gave_up = 1 and c_first_any is null then 1 else 0 end as c_waiting, c_aborted,
         g_n, g_recv, g_end,
         p_n, p_recv, p_queued, p_scheduled, p_first, p_end, p_queued_src, p_first_src, p_worker,
-        e_n, e_recv, e_queued, e_scheduled, e_prefill_end,
+        e_n, s_n, e_recv, e_queued, e_scheduled, e_prefill_end,
         case when v.is_own = 1 then null else e_kv_start end as e_kv_start,
         case when v.is_own = 1 then null else e_kv_end end as e_kv_end, e_prefilled,
         e_first, e_last,
@@ -271,16 +289,18 @@ x as (
             when g.first_start_ns < coalesce(c_intended, g.first_start_ns + 1)
                 then g.first_start_ns
             when c_n > 0 then coalesce(c_intended, c_send, in_first, c_first, c_end)
-            else in_first
+            else coalesce(in_first, s_first)
         end as wall_start,
         case
             when c_n > 0 then coalesce(c_last_measured, c_last_any, c_end, e_last, in_end, g_end,
                 coalesce(c_first_measured, c_first_any))
             when e_n > 0 then coalesce(e_last, in_end, in_last)
             when p_n > 0 then coalesce(g_end, in_end, in_last)
-            else g_end
+            when g_n > 0 then g_end
+            else s_last
         end as wall_end,
-        case when coalesce(c_last_any, c_end, e_last, in_end, g_end, in_last) is not null
+        case when coalesce(c_last_any, c_end, e_last, in_end, g_end, in_last,
+            case when c_n = 0 then s_last end) is not null
             then 1 else 0 end as end_known
     from w
     left join v on w.request_key = v.request_key and w.revision = v.revision
@@ -295,7 +315,7 @@ o as (
         d_prefill_ns, p_prefill_ns, d_step_ns, d_wait_ns, c_n, c_intended, c_send, c_first,
         c_first_src, c_kind, c_answer, c_last, c_last_src, c_end, c_waiting, c_aborted, g_n,
         g_recv, g_end, p_n, p_recv, p_queued, p_scheduled, p_first, p_end, p_queued_src,
-        p_first_src, p_worker, e_n, e_recv, e_queued, e_scheduled, e_prefill_end,
+        p_first_src, p_worker, e_n, s_n, e_recv, e_queued, e_scheduled, e_prefill_end,
         e_kv_start, e_kv_end, wire_start, wire_end, wire_src, e_prefilled, e_first, e_last,
         e_end, e_queued_src, e_prefill_src, e_kv_src, e_last_src, e_worker, step_wait,
         e_incomplete, in_first, en_first, in_last, network_in_ns, network_out_ns,
@@ -331,7 +351,7 @@ select
     o.g_n, o.g_recv, o.g_end,
     o.p_n, o.p_recv, o.p_queued, o.p_scheduled, o.p_first, o.p_end, o.p_queued_src,
     o.p_first_src, o.p_worker,
-    o.e_n, o.e_recv, o.e_queued, o.e_scheduled, o.e_prefill_end, o.e_kv_start, o.e_kv_end,
+    o.e_n, o.s_n, o.e_recv, o.e_queued, o.e_scheduled, o.e_prefill_end, o.e_kv_start, o.e_kv_end,
     o.wire_start, o.wire_end, o.wire_src, o.wire_known,
     o.e_prefilled, o.e_first, o.e_last, o.e_end, o.e_queued_src, o.e_prefill_src, o.e_kv_src, o.e_last_src,
     o.e_worker, o.step_wait, o.e_incomplete, o.in_first, o.en_first, o.in_last,
@@ -340,13 +360,13 @@ select
     case when o.wall_end > o.wall_start then o.wall_end else o.wall_start end as wall_end,
     o.end_known,
     case
-        when o.e_n = 0 and o.p_n = 0 and o.g_n = 0 and o.c_n > 0
+        when o.e_n = 0 and o.p_n = 0 and o.g_n = 0 and o.c_n > 0 and o.s_n = 0
             and o.c_send >= o.wall_start and o.c_send <= o.wall_end
             and coalesce(o.c_first, o.c_send) >= o.c_send
             and coalesce(o.c_first, o.wall_end) <= o.wall_end
             then 'client'
         when o.e_n > 0 and (o.c_n = 0 or o.c_send is not null)
-            and o.e_bad = 0 and o.e_spread = 0 and o.e_incomplete = 0
+            and o.s_n = 0 and o.e_bad = 0 and o.e_spread = 0 and o.e_incomplete = 0
             and o.e_first is not null and o.e_last is not null
             and (o.e_kv_start is null
                 or (o.e_kv_end is not null and o.e_prefill_end is not null))

@@ -1,6 +1,6 @@
 -- The request record: one generation, its sizes, its times and its phases.
 -- grain: one row per (request_key, revision)
--- inputs: request_points, phases, legs, request_groups, gap_summary
+-- inputs: request_points, phases, request_inside, legs, request_groups, gap_summary
 -- Columns and units are those of tracekit.lake.schema.REQUESTS, without the book-keeping of settling.
 -- sums are of integers, so that they do not depend on the order of rows
 with f as (
@@ -35,7 +35,13 @@ with f as (
         sum(case when sub_phase = 'kv_transfer.recompute' then end_unix_ns - start_unix_ns else 0 end)
             / 1e6 as kv_transfer_recompute_ms,
         sum(case when sub_phase = 'prefill.double' then end_unix_ns - start_unix_ns else 0 end)
-            / 1e6 as double_prefill_ms
+            / 1e6 as double_prefill_ms,
+        sum(case when sub_phase = 'prefill.wait' then end_unix_ns - start_unix_ns else 0 end)
+            / 1e6 as prefill_wait_ms,
+        sum(case when sub_phase = 'decode.stall' then end_unix_ns - start_unix_ns else 0 end)
+            / 1e6 as decode_stall_ms,
+        sum(case when sub_phase = 'decode.preempted' then end_unix_ns - start_unix_ns else 0 end)
+            / 1e6 as decode_preempted_ms
     from phases
     group by request_key, revision
 ),
@@ -163,11 +169,17 @@ select
     case when t.has_clock = 1 then t.first_ns end as first_token_unix_ns,
     case when t.has_clock = 1 then t.last_ns end as last_token_unix_ns,
     case when f.engine_step_wait_ms > 0 then f.engine_step_wait_ms end as engine_step_wait_ms,
-    case when t.is_pd = 1 then f.kv_transfer_wait_ms end as kv_transfer_wait_ms,
-    case when t.wire_known = 1 then coalesce(f.kv_transfer_wire_ms, 0) end as kv_transfer_wire_ms,
-    case when t.d_again is not null then coalesce(f.kv_transfer_recompute_ms, 0) end
-        as kv_transfer_recompute_ms,
-    case when t.d_again is not null then coalesce(f.double_prefill_ms, 0) end as double_prefill_ms,
+    case when t.is_pd = 1 or d.tells_kv_wait = 1 then f.kv_transfer_wait_ms end
+        as kv_transfer_wait_ms,
+    case when t.wire_known = 1 or d.tells_wire = 1 then coalesce(f.kv_transfer_wire_ms, 0) end
+        as kv_transfer_wire_ms,
+    case when t.d_again is not null or d.tells_recompute = 1
+        then coalesce(f.kv_transfer_recompute_ms, 0) end as kv_transfer_recompute_ms,
+    case when t.d_again is not null or d.tells_double = 1 then coalesce(f.double_prefill_ms, 0) end
+        as double_prefill_ms,
+    case when d.tells_wait = 1 then coalesce(f.prefill_wait_ms, 0) end as prefill_wait_ms,
+    case when d.tells_preempted = 1 or l.preemptions = 0 then coalesce(f.decode_preempted_ms, 0)
+        end as decode_preempted_ms,
     case when t.c_n > 0 and t.e_last is not null and t.wall_end >= t.e_last
         then (t.wall_end - t.e_last) / 1e6 end as after_last_token_ms,
     gap.chunk_count,
@@ -254,7 +266,8 @@ select
     -- what the engine says, else what the client saw: a decode step sends one chunk
     coalesce(l.accepted_tokens_per_step, gap.tokens_per_chunk) as accepted_tokens_per_step,
     coalesce(gap.max_gap_ms, l.max_gap_ms) as max_gap_ms,
-    coalesce(gap.stall_ms, l.stall_ms) as stall_ms,
+    coalesce(gap.stall_ms, l.stall_ms, case when d.tells_stall = 1 then f.decode_stall_ms end)
+        as stall_ms,
     case when t.wall_end > t.wall_start
         then 1 - coalesce(f.unexplained_ms, 0) / ((t.wall_end - t.wall_start) / 1e6)
     end as coverage,
@@ -274,11 +287,13 @@ select
         when l.any_input > 1000000000000 or l.output_tokens > 1000000000000 then 'absurd_tokens'
     end as quarantine_reason,
     case when f.queue_or_prefill_ms > 0 then f.queue_or_prefill_ms end as queue_or_prefill_ms,
-    l.kv_hidden_ms,
+    coalesce(l.kv_hidden_ms,
+        case when t.knows_prefill = 1 or f.prefill_ms > 0 then d.kv_hidden_ms end) as kv_hidden_ms,
     l.note,
     l.ingested_unix_ns
 from t
 join l on t.request_key = l.request_key and t.revision = l.revision
 join request_groups as g on t.request_key = g.request_key
 left join f on t.request_key = f.request_key and t.revision = f.revision
+left join request_inside as d on t.request_key = d.request_key and t.revision = d.revision
 left join gap_summary as gap on t.request_key = gap.request_key

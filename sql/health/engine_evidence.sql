@@ -15,6 +15,7 @@ with e as (
     select *
     from legs
     where role in ('engine', 'prefill_engine', 'decode_engine') and span_id is not null
+        and sub_phase is null
 ),
 
 split as (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import duckdb
 import pytest
@@ -11,11 +12,12 @@ from hypothesis import strategies as st
 
 from tests.analysis import _captures as captures
 from tests.analysis._legs import START_NS, check_timelines, leg, rerun_core, run_core, timelines
-from tests.analysis.test_timeline_made import Legs, _any_leg, _many
+from tests.analysis.test_timeline_made import _any_leg, _many
 from tracekit.analysis.sqlfiles import load
 
 MS = 1_000_000
 
+Legs = list[dict[str, Any]]
 Gaps = list[tuple[int, int, int]]
 
 

@@ -169,6 +169,24 @@ def test_lanes_of_one_request(session: Session, query: Query, which: str) -> Non
     assert drawn.gaps["is_stall"].sum() == stalls
     found = spec(charts.waterfall(drawn))
     assert {PHASE_COLOURS[p] for p in set(whole["phase"])} <= colours(found)
+    stalled = drawn.phases.filter(pl.col("sub_phase") == "decode.stall")
+    assert (stalled.height > 0) == (stalls > 0)
+    # where a phase got nowhere a line goes through it
+    marked = [
+        m for layer in found["layer"] for m in [layer["mark"]] if m.get("color") == charts._RED
+    ]
+    assert len(marked) == (stalls > 0)
+
+
+def test_time_without_progress_is_marked(session: Session) -> None:
+    (which,) = session.frame(
+        "select request_id from requests join phases using (request_key, revision) "
+        "where sub_phase = 'decode.stall' group by request_id order by request_id limit 1"
+    )["request_id"]
+    drawn = request_view(session, request_detail(session, which))
+    found = spec(charts.waterfall(drawn))
+    marks = [layer["mark"] for layer in found["layer"]]
+    assert [m["type"] for m in marks if m.get("color") == charts._RED] == ["bar"]
 
 
 def test_very_many_chunks_are_thinned_and_none_is_lost(

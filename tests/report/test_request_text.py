@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -87,6 +88,34 @@ def test_stalls_stand_under_the_bar_where_they_happened() -> None:
     bar = next(i for i, line in enumerate(lines) if line.startswith("QQ"))
     assert lines[bar + 1].index("!") == len(lines[bar].rstrip()) // 2
     assert any("#7" in line and "300 ms" in line for line in lines)
+
+
+def test_time_without_progress_is_told_within_its_phase() -> None:
+    lengths = [("queue", 100), *[("decode", 30), ("decode", 120)] * 20, ("network", 5)]
+    parts = [
+        replace(p, sub_phase="decode.stall", field="chunk_times", share=0.01)
+        if p.ms == 120
+        else replace(p, share=0.01)
+        for p in _phases(lengths)
+    ]
+    parts[4] = replace(parts[4], sub_phase="decode.preempted")
+    lines = _text(_detail(tuple(parts)), 100).splitlines()
+    decode, preempted, stalls = (
+        next(line.split() for line in lines if line.startswith(name))
+        for name in ("D decode  ", "    of it preempted", "    of it stall")
+    )
+    assert decode[2:6] == ["100.0", "3,100.0", "3.00", "s"]
+    assert stalls[2:7] == ["stall", "x19", "130.0", "3,100.0", "2.28"]
+    assert preempted[2:7] == ["preempted", "280.0", "400.0", "120", "ms"]
+    assert "chunk_times" in stalls
+    assert "chunk_times" not in decode
+    # the bar draws whole phases: none of the many parts is too short for it
+    assert sum(line.startswith("D decode") for line in lines) == 1
+    hidden = next(line for line in lines if line.startswith("too short to draw"))
+    assert "decode" not in hidden
+    # nothing but time without progress
+    alone = [replace(p, sub_phase="decode.stall") for p in _phases([("decode", 100)])]
+    assert "D decode (stall)" in _text(_detail(tuple(alone)), 100)
 
 
 def test_request_without_phases_says_so() -> None:

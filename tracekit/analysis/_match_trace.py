@@ -122,6 +122,7 @@ class Trace:
             leg for leg in legs if leg.role not in CALL_ROLES and leg.source != "tracekit"
         ]
         self.phases = [leg for leg in legs if leg.source == "tracekit"]
+        self._phases_by_span = {leg.span_id: leg for leg in self.phases if leg.span_id}
         self._parents = parents
         self._calls_by_span: dict[str, list[LegFacts]] = defaultdict(list)
         for leg in self.calls:
@@ -137,6 +138,14 @@ class Trace:
             out.extend(c for c in self._calls_by_span.get(at, ()) if c is not leg)
             at = self._parents.get(at)
         return out
+
+    def _outermost_phase(self, leg: LegFacts) -> tuple[LegFacts, str | None]:
+        """The phase span around ``leg`` that no other is around, and the span that holds it."""
+        seen: set[str] = set()
+        while (above := leg.parent_span_id) in self._phases_by_span and above not in seen:
+            seen.add(above or "")
+            leg = self._phases_by_span[above or ""]
+        return leg, leg.parent_span_id
 
     def _apart(self, a: LegFacts, b: LegFacts) -> bool:
         """Under two inference spans of an application, not under one proxy that made two calls."""
@@ -184,10 +193,20 @@ class Trace:
         for unit in units:
             place(unit, unit.legs)
         # tracekit's phase spans: a unit under their call, unless an engine is there too
+        unit_of_span = {
+            leg.span_id: unit
+            for unit in units
+            for leg in (*unit.engines, *filter(None, (unit.prefill,)))
+            if leg.span_id
+        }
         by_parent: dict[str, list[LegFacts]] = defaultdict(list)
-        for leg in self.phases:
-            by_parent[leg.parent_span_id or leg.leg_id].append(leg)
         loose: list[Unit] = []
+        for leg in self.phases:
+            top, above_it = self._outermost_phase(leg)
+            if above_it in unit_of_span:
+                unit_of_span[above_it].phases.append(leg)
+            else:
+                by_parent[above_it or top.leg_id].append(leg)
         for legs in by_parent.values():
             chain = self.ancestors(legs[0])
             inside = holds[chain[0].leg_id] if chain else set()

@@ -399,23 +399,49 @@ def _build_core(con: duckdb.DuckDBPyConnection) -> None:
     """The relations of ``sql/core`` up to `phases`, each a temp table of its own name."""
     _build(con, "request_points")
     _build(con, "phases_cut")
+    told, _ = _told(con)
+    if told:
+        _build(con, "phase_parts")
+    else:
+        # most requests never stall, and are told nothing of the inside of their phases: planning
+        # these files would cost a small batch more than all its rows
+        run(
+            con,
+            "create or replace temp table phase_parts as "
+            "select *, 0::bigint as place, 0::bigint as prio from phases_cut limit 0",
+        )
     if one(con, "select count(*) from (from request_points where path = 'sweep' limit 1)")[0]:
         for name in _SWEEP:
             _build(con, name)
     else:
         # nearly all requests have their legs in sequence
         run(con, "create or replace temp table phases_sweep as from phases_cut limit 0")
-    _build(con, "phase_parts")
-    if one(con, "select count(*) from (from phase_parts limit 1)")[0]:
+    if told:
         _build(con, "phases_split")
     else:
-        # most requests never stall, and are told nothing of the inside of their phases
         run(
             con,
             "create or replace temp table phases_split as select *, "
             "start_unix_ns as whole_start_unix_ns, end_unix_ns as whole_end_unix_ns "
             "from phases_cut limit 0",
         )
+
+
+def _told(con: duckdb.DuckDBPyConnection) -> tuple[bool, bool]:
+    """Whether anything is known of the inside of phases, and whether when KV cache moved."""
+    stretch, moved, stalls = one(
+        con,
+        """
+        select
+            bool_or(sub_phase is not null or (scheduled_unix_ns is not null
+                and prefill_end_unix_ns is not null and queued_unix_ns is null
+                and first_token_unix_ns is null)),
+            bool_or(kv_start_src like 'measured %'),
+            (select count(*) from (from token_gaps where is_stall = 1 limit 1))
+        from legs
+        """,
+    )
+    return bool(stretch or stalls), bool(moved)
 
 
 def _build(con: duckdb.DuckDBPyConnection, name: str) -> None:
@@ -450,6 +476,19 @@ def _build_requests(
             con,
             "known_requests",
             pa.table({"request_key": pa.array(keys, pa.string()), "revision": revisions}),
+        )
+    if any(_told(con)):
+        _build(con, "request_inside")
+    else:
+        said = ", ".join(
+            f"null::double as {name}"
+            for name in load("core", "request_inside").columns
+            if name not in ("request_key", "revision")
+        )
+        run(
+            con,
+            "create or replace temp table request_inside as "
+            f"select request_key, revision, {said} from request_points limit 0",
         )
     columns = _select(
         REQUESTS.name,

@@ -42,6 +42,8 @@ _ALSO: Final = (
     "kv_transfer_wire_ms",
     "kv_transfer_recompute_ms",
     "double_prefill_ms",
+    "prefill_wait_ms",
+    "decode_preempted_ms",
     "after_last_token_ms",
     "chunk_count",
     "match_score",
@@ -254,6 +256,8 @@ def _rows(
 def _boundaries(legs: list[dict[str, Any]]) -> tuple[Boundary, ...]:
     found = []
     for leg in legs:
+        if leg["sub_phase"] is not None and leg["kv_start_unix_ns"] is None:
+            continue  # a stretch inside a phase bounds none: `phases` shows it
         for order, name in enumerate(BOUNDARIES):
             at = leg[f"{name}_unix_ns"]
             if at is None:

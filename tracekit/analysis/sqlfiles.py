@@ -26,12 +26,13 @@ SOURCES: Final[tuple[str, ...]] = (
 #: Legs → phases → requests, each reading only those before it.
 CORE: Final[tuple[str, ...]] = (
     "request_points",
+    "phase_parts",
     "claims",
     "phases_cut",
     "phases_sweep",
-    "phase_parts",
     "phases_split",
     "phases",
+    "request_inside",
     "requests",
 )
 

@@ -38,12 +38,14 @@ class Column:
 #: lack the column and are read as NULL there.
 _ADDED: Final[dict[str, dict[str, int]]] = {
     "request_log": {"choices": 2},
-    "legs": {"clock_offset_ns": 2},
+    "legs": {"clock_offset_ns": 2, "sub_phase": 3},
     "requests": {
         "clock_uncertainty_ms": 2,
         "clipped_ms": 2,
         "double_prefill_ms": 3,
         "kv_transfer_wire_ms": 3,
+        "prefill_wait_ms": 4,
+        "decode_preempted_ms": 4,
     },
     "phases": {"uncertainty_ms": 2, "whole_start_unix_ns": 3, "whole_end_unix_ns": 3},
 }
@@ -385,6 +387,7 @@ stall_ms DOUBLE [ms] as the source reported it
 kv_hidden_ms DOUBLE [ms] as the source reported it
 note VARCHAR free text
 leg_quarantine VARCHAR why the leg's boundaries must not be trusted, NULL if they may
+sub_phase VARCHAR sub-phase that the leg is a stretch of, NULL for a leg that bounds phases
 clock_offset_ns BIGINT [ns] added to all boundaries to put them on the clock of the outermost leg
 """
         + _BOUNDARY_COLUMNS
@@ -417,6 +420,8 @@ kv_transfer_wait_ms DOUBLE [ms] sub-phase kv_transfer.wait; the wire too where n
 kv_transfer_wire_ms DOUBLE [ms] sub-phase kv_transfer.wire: bytes moved; NULL if not told when
 kv_transfer_recompute_ms DOUBLE [ms] sub-phase kv_transfer.recompute, part of kv_transfer_ms
 double_prefill_ms DOUBLE [ms] sub-phase prefill.double, part of prefill_ms: the decode server's
+prefill_wait_ms DOUBLE [ms] sub-phase prefill.wait: idle between chunks of a prefill; NULL if untold
+decode_preempted_ms DOUBLE [ms] sub-phase decode.preempted, part of decode_ms; NULL if not told
 after_last_token_ms DOUBLE [ms] time between the engine's last token and the client's
 chunk_count BIGINT chunks the client saw
 match_score DOUBLE [1] lowest score of its legs

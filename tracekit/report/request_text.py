@@ -7,6 +7,8 @@ scale: a phase too short for a cell gets none and is named beneath, with its tim
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import groupby
 from typing import Any, Final
 
 from rich.console import Group, RenderableType
@@ -14,7 +16,7 @@ from rich.text import Text
 
 from tracekit.analysis.detail import PhaseInterval, RequestDetail
 from tracekit.analysis.verdicts import REASONS
-from tracekit.names import PHASE_COLOURS
+from tracekit.names import IDLE_SUB_PHASES, PHASE_COLOURS
 from tracekit.report import formats, texts
 from tracekit.report.console import make_table
 
@@ -113,9 +115,42 @@ def bar_widths(phases: Sequence[PhaseInterval], cells: int) -> list[int]:
     return widths
 
 
+def _wholes(phases: Sequence[PhaseInterval]) -> list[list[PhaseInterval]]:
+    """Intervals with those that time without progress cut out of them, in order."""
+    return [
+        list(parts)
+        for _, parts in groupby(
+            phases,
+            key=lambda p: (
+                p.phase,
+                None if p.sub_phase in IDLE_SUB_PHASES else p.sub_phase,
+                p.role,
+                p.worker,
+            ),
+        )
+    ]
+
+
+def _as_one(parts: Sequence[PhaseInterval]) -> PhaseInterval:
+    """The interval that these are the parts of, known as its part without a name is."""
+    if len(parts) == 1:
+        return parts[0]
+    idle = replace(parts[0], sub_phase=None)
+    plain = next((p for p in parts if p.sub_phase not in IDLE_SUB_PHASES), idle)
+    shares = [p.share for p in parts if p.share is not None]
+    return replace(
+        plain,
+        start_unix_ns=parts[0].start_unix_ns,
+        end_unix_ns=parts[-1].end_unix_ns,
+        ms=sum(p.ms for p in parts),
+        share=sum(shares) if shares else None,
+    )
+
+
 def _timeline(detail: RequestDetail, cells: int) -> Iterator[Text]:
-    widths = bar_widths(detail.phases, cells)
-    names = [p.phase for p, w in zip(detail.phases, widths, strict=True) for _ in range(w)]
+    phases = [_as_one(parts) for parts in _wholes(detail.phases)]
+    widths = bar_widths(phases, cells)
+    names = [p.phase for p, w in zip(phases, widths, strict=True) for _ in range(w)]
     bar = Text(no_wrap=True, overflow="crop")
     for name in names:
         letter = texts.PHASE_LETTERS.get(name, "?")
@@ -138,7 +173,7 @@ def _timeline(detail: RequestDetail, cells: int) -> Iterator[Text]:
         legend.append(" stall")
     yield legend
     hidden: dict[str, float] = {}
-    for p, w in zip(detail.phases, widths, strict=True):
+    for p, w in zip(phases, widths, strict=True):
         if not w:
             hidden[p.phase] = hidden.get(p.phase, 0.0) + p.ms
     if hidden:
@@ -171,21 +206,49 @@ def _phase_table(phases: Sequence[PhaseInterval]) -> RenderableType:
         right=("from", "to", "took", "share"),
     )
     start = phases[0].start_unix_ns
-    for p in phases:
-        name = texts.phase_label(p.phase)
-        if p.sub_phase:
-            name += f" ({p.sub_phase.partition('.')[2].replace('_', ' ')})"
+    for parts in _wholes(phases):
+        whole = _as_one(parts)
+        name = texts.phase_label(whole.phase)
+        if whole.sub_phase:
+            name += f" ({_sub_label(whole.sub_phase)})"
         table.add_row(
-            Text(f"{texts.PHASE_LETTERS.get(p.phase, '?')} ", style=PHASE_COLOURS.get(p.phase, ""))
+            Text(
+                f"{texts.PHASE_LETTERS.get(whole.phase, '?')} ",
+                style=PHASE_COLOURS.get(whole.phase, ""),
+            )
             + Text(name, style="default"),
-            formats.number((p.start_unix_ns - start) / 1e6),
-            formats.number((p.end_unix_ns - start) / 1e6),
-            formats.ms(p.ms),
-            formats.percent(p.share),
-            p.provenance or formats.UNKNOWN,
-            " ".join(filter(None, (p.field, f"[{p.role}]" if p.role else None))),
+            formats.number((whole.start_unix_ns - start) / 1e6),
+            formats.number((whole.end_unix_ns - start) / 1e6),
+            *_row_end(whole),
         )
+        if len(parts) == 1:
+            continue
+        for sub in IDLE_SUB_PHASES:
+            inside = [p for p in parts if p.sub_phase == sub]
+            if inside:
+                one = _as_one(inside)
+                name = _sub_label(sub)
+                times = f" x{len(inside)}" if len(inside) > 1 else ""
+                table.add_row(
+                    Text(f"    of it {name}{times}"),
+                    formats.number((one.start_unix_ns - start) / 1e6),
+                    formats.number((one.end_unix_ns - start) / 1e6),
+                    *_row_end(one),
+                )
     return table
+
+
+def _sub_label(sub_phase: str) -> str:
+    return sub_phase.partition(".")[2].replace("_", " ")
+
+
+def _row_end(p: PhaseInterval) -> tuple[str, str, str, str]:
+    return (
+        formats.ms(p.ms),
+        formats.percent(p.share),
+        p.provenance or formats.UNKNOWN,
+        " ".join(filter(None, (p.field, f"[{p.role}]" if p.role else None))),
+    )
 
 
 def _gap_block(detail: RequestDetail) -> Iterator[RenderableType]:
