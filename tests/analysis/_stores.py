@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from tests.analysis import _captures as captures
 from tests.analysis._spans import chat, engine, http, log_row, phase, span, table, trace
+from tracekit import chunks
 from tracekit.lake.schema import TABLES
 from tracekit.lake.store import Store
 
@@ -55,8 +56,12 @@ def made() -> tuple[pa.Table, pa.Table]:
         # phases of the SDK
         chat("p", 0, 300, trace_name="p", events=[("first_token", 110.0)]),
         phase("pq", "queue", 10, 40, trace_name="p", parent="p"),
-        phase("pp", "prefill", 40, 100, trace_name="p", parent="p"),
+        phase("pp", "prefill", 40, 70, trace_name="p", parent="p"),
+        phase("pp2", "prefill", 85, 100, trace_name="p", parent="p"),
         phase("pd", "decode", 100, 290, trace_name="p", parent="p"),
+        phase("px", "decode.preempted", 150, 180, trace_name="p", parent="pd"),
+        # and what an engine tells below its own span
+        phase("ex", "decode.preempted", 170, 200, parent="e0"),
         # prefill and decode servers without propagation, and the client in a third trace
         engine("dp", 0, trace_name="d1", request_id="chatcmpl-d", tokens=(50, 1), decode=0),
         engine("dd", 60, trace_name="d2", request_id="chatcmpl-d", service="decode"),
@@ -78,6 +83,13 @@ def made() -> tuple[pa.Table, pa.Table]:
             request_id="alone", start=50, ttft_ms=30.0, e2e_ms=90.0, queue_ms=9.0, prefill_ms=9.0
         ),
         log_row(source_row=5, ttft_ms=30.0, e2e_ms=90.0),
+        log_row(
+            request_id="stalled",
+            start=60,
+            ttft_ms=30.0,
+            e2e_ms=290.0,
+            chunk_times=chunks.pack([30_000, 40_000, 50_000, 250_000, 290_000], [1] * 5),
+        ),
     ]
     return table("spans", spans), table("request_log", rows)
 
