@@ -43,7 +43,6 @@ e as (
     from legs as l
     join p on l.request_key = p.request_key and l.revision = p.revision
     where l.role in ('engine', 'prefill_engine', 'decode_engine')
-        and (l.sub_phase is null or l.kv_start_unix_ns is not null)
 ),
 
 c as (

@@ -262,6 +262,63 @@ def test_every_sub_phase_may_be_told(name: str) -> None:
     assert _lines(con) == []
 
 
+def test_what_is_told_goes_before_what_a_client_alone_makes_of_it() -> None:
+    # an early role chunk does not make decode of it
+    client = chat("c", 0, 410, events=[("first_token", 20.0)])
+    con = _derived(client, phase("x", "kv_transfer.wait", 100, 180, parent="c"))
+    (line,) = _lines(con)
+    assert ("kv_transfer", "kv_transfer.wait", 100, 180) in line
+    # nor does one phase that is told bound what else is
+    con = _derived(
+        chat("c", 0, 410),
+        phase("d", "decode", 100, 200, parent="c"),
+        phase("x", "decode.preempted", 200, 250, parent="c"),
+    )
+    assert (_record(con)["decode_ms"], _record(con)["decode_preempted_ms"]) == (150, 50)
+    # computing again what was thrown away is a part of it
+    con = _derived(
+        *_chunked(
+            phase("x", "decode.preempted", 410, 500, parent="d"),
+            phase("again", "prefill", 480, 500, parent="d"),
+            phase("e", "decode", 500, 520, parent="c"),
+        )[1:]
+    )
+    assert (_record(con)["decode_preempted_ms"], _record(con)["prefill_ms"]) == (90, 125)
+
+
+def test_what_was_inferred_stands_against_what_was_inferred() -> None:
+    # a decode server that computes the prompt again, in chunks that somebody else timed
+    p = leg(
+        "prefill_engine",
+        recv=0,
+        queued=5 * MS,
+        scheduled=10 * MS,
+        prefill_end=110 * MS,
+        first_token=110 * MS,
+        leg_end=111 * MS,
+        kv_bytes=0,
+    )
+    d = leg(
+        "decode_engine",
+        recv=149 * MS,
+        queued=150 * MS,
+        scheduled=150 * MS,
+        prefill_end=260 * MS,
+        first_token=260 * MS,
+        last_token=500 * MS,
+        leg_end=500 * MS,
+        kv_bytes=0,
+    )
+    chunked = [
+        leg("provider", scheduled=150 * MS, prefill_end=180 * MS),
+        leg("provider", scheduled=200 * MS, prefill_end=255 * MS),
+    ]
+    con = run_core({"r": [p, d, *chunked]})
+    check_timelines(con)
+    record = con.execute("select double_prefill_ms, prefill_wait_ms from requests").fetchone()
+    assert record == (110, 0)
+
+
 def test_no_preemption_told_is_none() -> None:
     log = log_row(request_id="r", start=0, end=400, e2e_ms=400.0, ttft_ms=90.0, preemptions=0)
     assert _record(_derived(log=(log,)))["decode_preempted_ms"] == 0
