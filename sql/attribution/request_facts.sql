@@ -46,6 +46,7 @@
 -- kv_transfer_wait_ms: [ms] sub-phase of kv_transfer_ms
 -- kv_transfer_wire_ms: [ms] sub-phase of kv_transfer_ms, NULL if not told when bytes moved
 -- kv_transfer_recompute_ms: [ms] sub-phase of kv_transfer_ms
+-- kv_transfer_uncertainty_ms: [ms] +- of kv_transfer_ms, NULL where one clock stamped its ends
 -- double_prefill_ms: [ms] part of prefill_ms: the decode server computed the prompt again
 -- max_gap_ms: [ms] longest gap between tokens, NULL where no chunk times are known
 -- preemptions: times preempted, NULL if unknown
@@ -109,6 +110,7 @@ with r as (
         w.kv_transfer_wait_ms as kv_transfer_wait_ms,
         w.kv_transfer_wire_ms as kv_transfer_wire_ms,
         w.kv_transfer_recompute_ms as kv_transfer_recompute_ms,
+        w.kv_transfer_uncertainty_ms as kv_transfer_uncertainty_ms,
         w.double_prefill_ms as double_prefill_ms,
         w.max_gap_ms as max_gap_ms,
         w.preemptions as preemptions
@@ -167,6 +169,7 @@ select
     kv_transfer_wait_ms,
     kv_transfer_wire_ms,
     kv_transfer_recompute_ms,
+    kv_transfer_uncertainty_ms,
     double_prefill_ms,
     max_gap_ms,
     preemptions

@@ -17,6 +17,7 @@
 -- engine_step_wait_ms: [ms] sub-phase of frontend
 -- kv_transfer_wait_ms: [ms] sub-phase of kv_transfer
 -- kv_transfer_wire_ms: [ms] sub-phase of kv_transfer, NULL if not told
+-- kv_transfer_uncertainty_ms: [ms] +- of kv_transfer_ms, NULL where one clock stamped its ends
 -- double_prefill_ms: [ms] part of prefill_ms: the decode server computed the prompt again
 -- preemptions: times preempted
 -- e2e_ms: [ms] wall time; elapsed time where the request was censored
@@ -35,6 +36,7 @@ with over_a_limit as (
         f.engine_step_wait_ms as engine_step_wait_ms,
         f.kv_transfer_wait_ms as kv_transfer_wait_ms,
         f.kv_transfer_wire_ms as kv_transfer_wire_ms,
+        f.kv_transfer_uncertainty_ms as kv_transfer_uncertainty_ms,
         f.double_prefill_ms as double_prefill_ms,
         f.preemptions as preemptions,
         f.e2e_ms as e2e_ms,
@@ -82,6 +84,7 @@ s as (
         o.engine_step_wait_ms as engine_step_wait_ms,
         o.kv_transfer_wait_ms as kv_transfer_wait_ms,
         o.kv_transfer_wire_ms as kv_transfer_wire_ms,
+        o.kv_transfer_uncertainty_ms as kv_transfer_uncertainty_ms,
         o.double_prefill_ms as double_prefill_ms,
         o.preemptions as preemptions,
         o.e2e_ms as e2e_ms,
@@ -108,6 +111,7 @@ select
     engine_step_wait_ms,
     kv_transfer_wait_ms,
     kv_transfer_wire_ms,
+    kv_transfer_uncertainty_ms,
     double_prefill_ms,
     preemptions,
     e2e_ms,

@@ -7,7 +7,7 @@
 -- request_key: identity of the request
 -- metric: ttft, tpot or e2e
 -- candidate: attributed, request_shape, mixed, unexplained or insufficient_evidence
--- reason: what decided: excess, shape, spread, ordinary, coverage, size, phases or rows
+-- reason: what decided: excess, shape, spread, ordinary, coverage, clock, size, phases or rows
 -- phase: phase with the largest excess, NULL if none can be judged
 -- excess_ms: [ms] its excess
 -- expected_ms: [ms] what it should have taken
@@ -133,6 +133,9 @@ measured as (
         c.explained_ms as explained_ms,
         c.unjudged_ms as unjudged_ms,
         c.prompt_ms as prompt_ms,
+        -- a transfer shorter than its own +- may be nothing at all
+        case when c.phase = 'kv_transfer' and c.actual_ms < s.kv_transfer_uncertainty_ms
+             then 1 else 0 end as is_blurred,
         -- TPOT is a rate: its time is the decode phase, its limit scaled alike
         case when s.metric = 'tpot' then c.explained_ms else s.value_ms end as scope_ms,
         case when s.metric = 'tpot' then c.explained_ms * (s.threshold_ms / s.value_ms)
@@ -163,6 +166,7 @@ bounded as (
         expected_total_ms,
         unjudged_ms,
         prompt_ms,
+        is_blurred,
         scope_ms,
         limit_ms,
         case when scope_ms > explained_ms then scope_ms - explained_ms
@@ -192,6 +196,7 @@ gated as (
         b.expected_total_ms as expected_total_ms,
         b.unjudged_ms as unjudged_ms,
         b.prompt_ms as prompt_ms,
+        b.is_blurred as is_blurred,
         b.scope_ms as scope_ms,
         b.limit_ms as limit_ms,
         b.unexplained_ms as unexplained_ms,
@@ -239,6 +244,7 @@ decided as (
             when actual_ms is null and unjudged_ms is null then 'phases'
             when cell_index is null then 'rows'
             when is_covered = 0 then 'coverage'
+            when is_blurred = 1 then 'clock'
             when phase is null or is_judged = 0 then 'size'
             when is_shape = 1 then 'shape'
             when is_large = 1 and is_main = 1 then 'excess'

@@ -41,7 +41,8 @@ with f as (
         sum(case when sub_phase = 'decode.stall' then end_unix_ns - start_unix_ns else 0 end)
             / 1e6 as decode_stall_ms,
         sum(case when sub_phase = 'decode.preempted' then end_unix_ns - start_unix_ns else 0 end)
-            / 1e6 as decode_preempted_ms
+            / 1e6 as decode_preempted_ms,
+        max(case when phase = 'kv_transfer' then uncertainty_ms end) as kv_transfer_uncertainty_ms
     from phases
     group by request_key, revision
 ),
@@ -186,6 +187,7 @@ select
     g.match_score,
     l.engine_version,
     t.widest_ns / 1e6 as clock_uncertainty_ms,
+    f.kv_transfer_uncertainty_ms as kv_transfer_uncertainty_ms,
     -- arrivals before the sending, answers after the end, a transfer before its prefill was done
     case when (case when t.c_n > 0 then 1 else 0 end) + (case when t.g_n > 0 then 1 else 0 end)
             + (case when t.p_n > 0 then 1 else 0 end) + (case when t.e_n > 0 then 1 else 0 end) > 1

@@ -33,6 +33,9 @@ _ENGINE_SPANS: Final = (
 #: The field of a note on requests of two kinds under one name.
 KIND: Final = "kind of request"
 
+#: The field of a note on hosts whose clocks are not known well enough.
+CLOCKS_FIELD: Final = "host clocks"
+
 #: The field of a note on prefill and decode in each other's place.
 SWAPPED_FIELDS: Final = "prefill_ms, decode_ms"
 
@@ -127,6 +130,15 @@ def missing_evidence(
             "coverage",
             f"more than a tenth of the time is covered by no boundary in {share('with_coverage')}",
             f"{_ENGINE_SPANS}; {_CLIENT_SPANS}",
+        )
+    if reasons.get("clock"):
+        note(
+            CLOCKS_FIELD,
+            f"KV transfers of {plural(reasons['clock'], 'slow request')} are shorter than the "
+            "difference of the hosts' clocks is known, so they may be nothing at all",
+            "keep the hosts' clocks together (chrony or PTP), or record the transfer's own start "
+            "and end on one host (columns kv_transfer_ms, kv_hidden_ms; spans with "
+            "tracekit.phase = kv_transfer)",
         )
     if lacks("with_cached"):
         note(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tracekit.analysis.diagnosis import Culprit, Finding, MissingEvidence, RequestCounts, SloInfo
-from tracekit.analysis.missing import KIND, SWAPPED_FIELDS
+from tracekit.analysis.missing import CLOCKS_FIELD, KIND, SWAPPED_FIELDS
 from tracekit.analysis.slo import GIVEN
 from tracekit.words import plural, verb
 
@@ -480,6 +480,9 @@ _ABSTAINED: Final[dict[str, str]] = {
     ),
     "ordinary": "took no longer in any phase than ordinary variation allows",
     "coverage": "spent too much time where no boundary tells the phase",
+    "clock": (
+        "lost {its} time in a KV transfer shorter than the difference of the hosts' clocks is known"
+    ),
     "size": "came without token counts: what {its} size should take is not known",
     "phases": "had no phase that could be compared with an expectation",
     "rows": "came in a kind of traffic with too few requests to say what is ordinary",
@@ -500,6 +503,7 @@ _ASIDE: Final = 0.1
 #: Why verdicts abstain, and the fields that would have changed that.
 _REASON_FIELDS: Final[dict[str, tuple[str, ...]]] = {
     "coverage": ("coverage", "queue_ms, prefill_ms", "client span"),
+    "clock": (CLOCKS_FIELD,),
     "size": (SWAPPED_FIELDS, "input_tokens", "output_tokens"),
     "phases": ("queue_ms, prefill_ms", "ttft_ms"),
     "rows": ("requests",),

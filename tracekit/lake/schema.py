@@ -46,6 +46,7 @@ _ADDED: Final[dict[str, dict[str, int]]] = {
         "kv_transfer_wire_ms": 3,
         "prefill_wait_ms": 4,
         "decode_preempted_ms": 4,
+        "kv_transfer_uncertainty_ms": 4,
     },
     "phases": {"uncertainty_ms": 2, "whole_start_unix_ns": 3, "whole_end_unix_ns": 3},
 }
@@ -427,6 +428,7 @@ chunk_count BIGINT chunks the client saw
 match_score DOUBLE [1] lowest score of its legs
 engine_version VARCHAR engine version, if sent
 clock_uncertainty_ms DOUBLE [ms] +- of its hosts' clocks; NULL for one clock or no bound
+kv_transfer_uncertainty_ms DOUBLE [ms] +- of kv_transfer_ms; NULL where one clock stamped its ends
 clipped_ms DOUBLE [ms] cut off: hosts contradict each other's order; NULL for one leg
 """
         + _RECORD
