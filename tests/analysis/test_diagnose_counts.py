@@ -319,14 +319,31 @@ def test_requests_without_a_model_are_said() -> None:
     assert "model" in {m.field for m in _run(traffic).missing_evidence}
 
 
-def test_facts_of_very_many_requests_are_read_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    traffic = factory.clean(400)
-    traffic.add("queue", np.arange(40), 2_000)
+@pytest.mark.parametrize("slo", ["ttft=500ms", "e2e=20s", ""])
+def test_facts_of_very_many_requests_are_read_not_kept(
+    monkeypatch: pytest.MonkeyPatch, slo: str
+) -> None:
+    chat, batch = factory.clean(300, seed=1, route="chat"), factory.clean(100, seed=2, route="jobs")
+    chat.add("queue", np.arange(40), 2_000)
+    traffic = factory.join(chat, batch)
+    # their times are known only by when they were killed
+    _killed(traffic, np.arange(50, 62), "aborted", 30_000.0)
     con = traffic.connect()
-    kept = diagnose_connection(con, parse_slo("ttft=500ms")).to_json()
-    monkeypatch.setattr("tracekit.analysis.attribution._KEPT_MAX", 399)
-    assert diagnose_connection(con, parse_slo("ttft=500ms")).to_json() == kept
+    con.execute(
+        "update requests set ttft_ms = null, tpot_ms = null, e2e_ms = null where status <> 'ok'"
+    )
+
+    def slow() -> list[tuple[Any, ...]]:
+        return con.sql("select * exclude (slow_id) from slow_requests order by all").fetchall()
+
+    monkeypatch.setattr("tracekit.analysis._drawn.DRAWN_MAX", 100)
+    kept = diagnose_connection(con, parse_slo(slo)).to_json()
+    over = slow()
+    assert traffic.keys(np.arange(50, 62)) <= {key for key, *_ in over}
+    with monkeypatch.context() as many:
+        many.setattr("tracekit.analysis.attribution._KEPT_MAX", 399)
+        assert diagnose_connection(con, parse_slo(slo)).to_json() == kept
+    assert slow() == over
     views = con.execute("select view_name from duckdb_views() where temporary").fetchall()
     assert ("request_facts",) in views
-    monkeypatch.undo()
-    assert diagnose_connection(con, parse_slo("ttft=500ms")).to_json() == kept
+    assert diagnose_connection(con, parse_slo(slo)).to_json() == kept

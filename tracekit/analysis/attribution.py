@@ -213,6 +213,7 @@ def define_winners(
     put(con, "speculation", speculation(con, baseline=baseline))
     rows = _define_facts(con)
     _define(con, "slow_thresholds")
+    _define_slow(con, rows, judged_max=judged_max, include=include)
     kept = "request_facts" if rows <= _KEPT_MAX else _keep_some(con, rows)
     draw_requests(con, rows, kept)
     reference = "request_facts"
@@ -222,7 +223,7 @@ def define_winners(
     put(con, "cost_model", model.to_arrow())
     draw_costs(con)
     _define_all(con, "request_costs", "excess")
-    _define_slow(con, kept, judged_max=judged_max, include=include)
+    _define_phases(con, kept)
     return model
 
 
@@ -271,42 +272,75 @@ def _define_facts(con: duckdb.DuckDBPyConnection) -> int:
 
     Read anew by each statement that asks them, they cost about as much CPU. Returns how many.
     """
-    (rows,) = one(con, "select count(*) from window_requests")
+    # of a cheap column: to count rows of a union DuckDB reads its first one, the keys
+    (rows,) = one(con, "select count(coalesce(start_unix_ns, 0)) from window_requests")
     kind = "table" if rows <= _KEPT_MAX else "view"
     body = sqlfiles.load("attribution", "request_facts").body
     replace(con, "request_facts", f"{kind} request_facts as {body}")
     return int(rows)
 
 
-def _keep_some(con: duckdb.DuckDBPyConnection, rows: int) -> str:
-    """The facts of requests over a limit and of those that are drawn, in one pass over very many.
+def _facts_of(con: duckdb.DuckDBPyConnection, name: str, query: str) -> str:
+    """SQL of the facts of some of the window's rows: those of ``query``, the view ``name``.
 
-    Returns the name of the table.
+    Very many rows are sorted out before their facts are worked out, not afterwards.
     """
-    con.execute(
-        f"""
-        create or replace temp table kept_facts as
-        select f.* from request_facts as f
-        join slow_thresholds as t on f.model = t.model and f.route = t.route
-        where {is_drawn(rows)}
-            or f.ttft_ms > t.ttft_ms or f.tpot_ms > t.tpot_ms or f.e2e_ms > t.e2e_ms
-        """
-    )
-    return "kept_facts"
+    con.execute(f"create or replace temp view {name} as {query}")
+    body = sqlfiles.load("attribution", "request_facts").body
+    hidden = f"window_requests as not materialized (select * from {name})"
+    return f"with {hidden} select * from ({body})"
 
 
 def _define_slow(
-    con: duckdb.DuckDBPyConnection, kept: str, *, judged_max: int | None, include: str | None
+    con: duckdb.DuckDBPyConnection, rows: int, *, judged_max: int | None, include: str | None
 ) -> None:
-    """From ``slow_requests`` to ``winners``: who is slow, and by which phase those that are judged.
+    """``slow_requests``, and which of them are judged."""
+    if rows <= _KEPT_MAX:
+        _define(con, "slow_requests")
+    else:
+        # over none of the limits is what is under the lowest of each; what is not told may be over
+        facts = _facts_of(
+            con,
+            "near_limits",
+            """
+            select w.* from window_requests as w
+            cross join (
+                select coalesce(min(ttft_ms), 'infinity') as ttft_ms,
+                    coalesce(min(tpot_ms), 'infinity') as tpot_ms,
+                    coalesce(min(e2e_ms), 'infinity') as e2e_ms
+                from slow_thresholds
+            ) as t
+            where (w.ttft_ms <= t.ttft_ms and w.tpot_ms <= t.tpot_ms and w.e2e_ms <= t.e2e_ms)
+                is not true
+            """,
+        )
+        _define_of(con, "slow_requests", {"request_facts": facts})
+    draw_judged(con, at_most=judged_max, also=include)
+
+
+def _keep_some(con: duckdb.DuckDBPyConnection, rows: int) -> str:
+    """The facts of requests that are judged and of those that are drawn, of very many.
+
+    Returns the name of the table.
+    """
+    facts = _facts_of(
+        con,
+        "kept_requests",
+        "select * from window_requests "
+        f"where {is_drawn(rows)} or request_key in (select request_key from judged)",
+    )
+    con.execute(f"create or replace temp table kept_facts as {facts}")
+    return "kept_facts"
+
+
+def _define_phases(con: duckdb.DuckDBPyConnection, kept: str) -> None:
+    """``slow_phases`` and ``winners`` of the requests that are judged.
 
     The files say the same over all of ``request_facts``; this only spares the cost of every
-    request's expectation. ``kept`` has at least the facts of who is slow.
+    request's expectation. ``kept`` has at least the facts of who is judged.
     """
-    # qualified: inside WITH the bare name is the relation that is being made
-    _define_of(con, "slow_requests", {"request_facts": f"select * from temp.{kept}"})
-    draw_judged(con, at_most=judged_max, also=include)
     judged = {"slow_requests": "select * from judged"}
+    # qualified: inside WITH the bare name is the relation that is being made
     facts = f"""
         select * from temp.{kept}
         where request_key in (select request_key from judged)

@@ -62,6 +62,8 @@ def _by_route(con: duckdb.DuckDBPyConnection) -> dict[str, float]:
         select model, route, quantile_cont(cached_tokens, [0.25, 0.5, 0.75]) as q,
             quantile_cont(cached_tokens / nullif(input_tokens, 0), [0.25, 0.5, 0.75]) as p
         from window_requests
+        -- a row if anything at all came from a cache: crossed with nothing, none are read
+        cross join (select 1 from window_requests where cached_tokens > 0 limit 1)
         where cached_tokens is not null and quarantine_reason is null
         group by model, route
         -- where nothing is usual, nothing is due
