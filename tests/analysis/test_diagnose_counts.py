@@ -326,6 +326,10 @@ def test_facts_of_very_many_requests_are_read_not_kept(
     chat, batch = factory.clean(300, seed=1, route="chat"), factory.clean(100, seed=2, route="jobs")
     chat.add("queue", np.arange(40), 2_000)
     traffic = factory.join(chat, batch)
+    # a cache hit is usual on one route, and a few miss it
+    tokens = np.asarray(traffic.columns["input_tokens"])
+    hits = np.where(np.arange(400) >= 306, np.minimum(tokens - 1, 40), 0)
+    traffic.columns["cached_tokens"] = hits
     # their times are known only by when they were killed
     _killed(traffic, np.arange(50, 62), "aborted", 30_000.0)
     con = traffic.connect()
@@ -338,12 +342,14 @@ def test_facts_of_very_many_requests_are_read_not_kept(
 
     monkeypatch.setattr("tracekit.analysis._drawn.DRAWN_MAX", 100)
     kept = diagnose_connection(con, parse_slo(slo)).to_json()
-    over = slow()
+    over, due = slow(), con.sql("select * from cache_due order by all").fetchall()
     assert traffic.keys(np.arange(50, 62)) <= {key for key, *_ in over}
+    assert due
     with monkeypatch.context() as many:
         many.setattr("tracekit.analysis.attribution._KEPT_MAX", 399)
         assert diagnose_connection(con, parse_slo(slo)).to_json() == kept
     assert slow() == over
+    assert con.sql("select * from cache_due order by all").fetchall() == due
     views = con.execute("select view_name from duckdb_views() where temporary").fetchall()
     assert ("request_facts",) in views
     assert diagnose_connection(con, parse_slo(slo)).to_json() == kept

@@ -209,9 +209,11 @@ def define_winners(
     _spare_checkpoints(con)
     put(con, "slo", slo.to_arrow())
     put(con, "attribution_rules", rules.to_arrow())
-    put(con, "cache_due", cache_due(con, prefixes))
+    # of a cheap column: to count rows of a union DuckDB reads its first one, the keys
+    (rows,) = one(con, "select count(coalesce(start_unix_ns, 0)) from window_requests")
+    put(con, "cache_due", cache_due(con, prefixes, are_many=rows > _KEPT_MAX))
     put(con, "speculation", speculation(con, baseline=baseline))
-    rows = _define_facts(con)
+    _define_facts(con, rows)
     _define_limits(con, rows)
     _define_slow(con, rows, judged_max=judged_max, include=include)
     kept = "request_facts" if rows <= _KEPT_MAX else _keep_some(con, rows)
@@ -267,17 +269,14 @@ def _define(con: duckdb.DuckDBPyConnection, name: str) -> None:
     con.execute(f"create or replace temp {kind} {name} as {body}")
 
 
-def _define_facts(con: duckdb.DuckDBPyConnection) -> int:
+def _define_facts(con: duckdb.DuckDBPyConnection, rows: int) -> None:
     """``request_facts``: kept, unless so many rows would take more memory than a diagnosis may.
 
-    Read anew by each statement that asks them, they cost about as much CPU. Returns how many.
+    Read anew by each statement that asks them, they cost about as much CPU.
     """
-    # of a cheap column: to count rows of a union DuckDB reads its first one, the keys
-    (rows,) = one(con, "select count(coalesce(start_unix_ns, 0)) from window_requests")
     kind = "table" if rows <= _KEPT_MAX else "view"
     body = sqlfiles.load("attribution", "request_facts").body
     replace(con, "request_facts", f"{kind} request_facts as {body}")
-    return int(rows)
 
 
 def _facts_of(con: duckdb.DuckDBPyConnection, name: str, query: str) -> str:

@@ -40,14 +40,19 @@ _WHEN_IT_WORKS: Final = 0.75
 _GIVES: Final = 0.5
 
 _NO_HASHES: Final = Prefixes()
+_ANY_HIT: Final = "select 1 from window_requests where cached_tokens > 0 limit 1"
 
 
-def cache_due(con: duckdb.DuckDBPyConnection, prefixes: Prefixes = _NO_HASHES) -> pa.Table:
+def cache_due(
+    con: duckdb.DuckDBPyConnection, prefixes: Prefixes = _NO_HASHES, *, are_many: bool = False
+) -> pa.Table:
     """The relation ``cache_due``: ``request_key``, ``due_tokens`` [tokens] from the cache.
 
     Only requests whose cached tokens are known, and to which something was due, have a row.
+    ``are_many``: a look whether anything came from a cache pays before the hits are ranked.
     """
-    due = _by_route(con) | _by_hashes(prefixes)
+    nothing = are_many and not one(con, f"select count(*) from ({_ANY_HIT})")[0]
+    due = ({} if nothing else _by_route(con)) | _by_hashes(prefixes)
     return arrow_table({"request_key": list(due), "due_tokens": list(due.values())}, _SCHEMA)
 
 
@@ -56,21 +61,21 @@ def _by_route(con: duckdb.DuckDBPyConnection) -> dict[str, float]:
     part of the prompt (long conversations). Some may have nothing to hit (first turns): misses that
     are many, and spread evenly over time and workers, are such.
     """
-    con.execute(
+    # making a table tells how many rows it has
+    (usual_hits,) = one(
+        con,
         f"""
         create or replace temp table _usual_hits as
         select model, route, quantile_cont(cached_tokens, [0.25, 0.5, 0.75]) as q,
             quantile_cont(cached_tokens / nullif(input_tokens, 0), [0.25, 0.5, 0.75]) as p
         from window_requests
-        -- a row if anything at all came from a cache: crossed with nothing, none are read
-        cross join (select 1 from window_requests where cached_tokens > 0 limit 1)
         where cached_tokens is not null and quarantine_reason is null
         group by model, route
         -- where nothing is usual, nothing is due
         having count(*) >= {_ROWS} and greatest(q[2], p[2]) > 0
-        """
+        """,
     )
-    if not one(con, "select count(*) from _usual_hits")[0]:
+    if not usual_hits:
         return {}
     usual = f"""
         with due as (
