@@ -14,8 +14,10 @@ import pytest
 from tests.analysis import factory
 from tests.analysis.factory import PREFILL_MS, Traffic
 from tracekit.analysis import prefixes
+from tracekit.analysis.cache import cache_due
 from tracekit.analysis.diagnose import diagnose_connection
 from tracekit.analysis.diagnosis import Diagnosis, PrefixReuse
+from tracekit.analysis.prefixes import Hashed, Prefixes
 from tracekit.analysis.slo import parse_slo
 from tracekit.lake.schema import TABLES
 from tracekit.report import side_notes
@@ -219,3 +221,25 @@ def test_without_hashes_or_with_few_there_is_nothing() -> None:
 def test_of_very_many_the_first_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prefixes, "_REUSE_MAX", 60)
     assert _reuse(_connect(_traffic(), _same)).n == 60
+
+
+def test_what_hashes_say_goes_before_what_is_usual() -> None:
+    traffic = factory.clean(100)
+    traffic.columns["input_tokens"] = np.full(100, 1_000)
+    hits = np.full(100, 400)
+    hits[:2] = 0
+    traffic.columns["cached_tokens"] = hits
+    keys = [str(k) for k in traffic.columns["request_key"][:4]]
+    con = traffic.connect()
+
+    def due(prefixes: Prefixes) -> dict[str, float]:
+        return {r["request_key"]: r["due_tokens"] for r in cache_due(con, prefixes).to_pylist()}
+
+    assert due(Prefixes()) == {keys[0]: 400.0, keys[1]: 400.0}
+    hashed = tuple(
+        Hashed(key, "w", ("m", ""), i, i, 16, (), cached, 1_000, 0, 1.0)
+        for i, (key, cached) in enumerate(zip(keys, (0, 0, 400, 400), strict=True))
+        if i != 1
+    )
+    known = Prefixes(hashed, {keys[0]: 500, keys[2]: 400, keys[3]: 400})
+    assert due(known) == {keys[0]: 500.0, keys[1]: 400.0}

@@ -40,6 +40,7 @@ _WHEN_IT_WORKS: Final = 0.75
 _GIVES: Final = 0.5
 
 _NO_HASHES: Final = Prefixes()
+_IS_MISSED: Final = f"cached_tokens < {_MISSED} * tokens"
 _ANY_HIT: Final = "select 1 from window_requests where cached_tokens > 0 limit 1"
 
 
@@ -52,11 +53,19 @@ def cache_due(
     ``are_many``: a look whether anything came from a cache pays before the hits are ranked.
     """
     nothing = are_many and not one(con, f"select count(*) from ({_ANY_HIT})")[0]
-    due = ({} if nothing else _by_route(con)) | _by_hashes(prefixes)
-    return arrow_table({"request_key": list(due), "due_tokens": list(due.values())}, _SCHEMA)
+    usual = _SCHEMA.empty_table() if nothing else _by_route(con)
+    due = _by_hashes(prefixes)
+    if not due:
+        return usual
+    import pyarrow.compute as pc  # 0.05 s that a store without hashes need not pay
+
+    # what the hashes say of a request goes before what is usual
+    rest = usual.filter(pc.invert(pc.is_in(usual["request_key"], pa.array(list(due), pa.string()))))
+    hashed = arrow_table({"request_key": list(due), "due_tokens": list(due.values())}, _SCHEMA)
+    return pa.concat_tables([hashed, rest])
 
 
-def _by_route(con: duckdb.DuckDBPyConnection) -> dict[str, float]:
+def _by_route(con: duckdb.DuckDBPyConnection) -> pa.Table:
     """What nearly all requests of a route get: so many tokens (one system prompt), or so large a
     part of the prompt (long conversations). Some may have nothing to hit (first turns): misses that
     are many, and spread evenly over time and workers, are such.
@@ -76,7 +85,7 @@ def _by_route(con: duckdb.DuckDBPyConnection) -> dict[str, float]:
         """,
     )
     if not usual_hits:
-        return {}
+        return _SCHEMA.empty_table()
     usual = f"""
         with due as (
             select r.request_key, r.cached_tokens, r.input_tokens,
@@ -90,30 +99,41 @@ def _by_route(con: duckdb.DuckDBPyConnection) -> dict[str, float]:
                 and r.route is not distinct from u.route
         )
     """
-    rows = con.execute(
+    # kept there: of very many requests half may be due a little more than they got
+    (lacking,) = one(
+        con,
         f"""
+        create or replace temp table _usual_due as
         {usual}
-        select request_key, tokens, model, route, cached_tokens < {_MISSED} * tokens from due
+        select request_key, tokens as due_tokens, model, route, {_IS_MISSED} as is_missed from due
         where tokens > 0 and cached_tokens < tokens and input_tokens > tokens
-        """
-    ).fetchall()
-    if not any(missed for *_, missed in rows):
-        return {str(key): float(tokens) for key, tokens, *_ in rows}
+        """,
+    )
+    if not lacking:
+        return _SCHEMA.empty_table()
+    (missed,) = one(con, "select count(*) from _usual_due where is_missed")
+    cold = _cold(con, usual) if missed else []
+    where = " where not (is_missed and list_contains($cold, [model, route]))" if cold else ""
+    rows = con.sql(
+        f"select request_key, due_tokens from _usual_due{where}",
+        params={"cold": cold} if cold else None,
+    )
+    return rows.to_arrow_table().cast(_SCHEMA)
+
+
+def _cold(con: duckdb.DuckDBPyConnection, usual: str) -> list[list[str]]:
+    """Models and routes whose misses are many and lie anywhere: nothing was due to those."""
     (count,) = one(con, f"{usual} select count(*) from due where tokens > 0")
     seen = con.execute(
         f"""
         {usual}
-        select model, route, worker, cached_tokens < {_MISSED} * tokens from due
+        select model, route, worker, {_IS_MISSED} from due
         where tokens > 0 and hash(request_key) % {1 + count // _SEEN_MAX} = 0
         order by model, route, worker, start_unix_ns, request_key
         """
     ).fetchall()
-    cold = {key for key, group in groupby(seen, lambda r: r[:2]) if _is_even(list(group))}
-    return {
-        str(key): float(tokens)
-        for key, tokens, model, route, missed in rows
-        if not (missed and (model, route) in cold)
-    }
+    groups = ((key, list(rows)) for key, rows in groupby(seen, lambda r: r[:2]))
+    return [[str(k) for k in key] for key, rows in groups if _is_even(rows)]
 
 
 def _is_even(group: list[Any]) -> bool:
