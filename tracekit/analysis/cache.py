@@ -39,6 +39,8 @@ _WHEN_IT_WORKS: Final = 0.75
 #: A cache that usually gives less than this share of the prefixes it has seen owes nothing.
 _GIVES: Final = 0.5
 
+_NOTHING: Final = arrow_table({"request_key": [], "due_tokens": []}, _SCHEMA)
+
 _NO_HASHES: Final = Prefixes()
 _IS_MISSED: Final = f"cached_tokens < {_MISSED} * tokens"
 _ANY_HIT: Final = "select 1 from window_requests where cached_tokens > 0 limit 1"
@@ -53,15 +55,15 @@ def cache_due(
     ``are_many``: a look whether anything came from a cache pays before the hits are ranked.
     """
     nothing = are_many and not one(con, f"select count(*) from ({_ANY_HIT})")[0]
-    usual = _SCHEMA.empty_table() if nothing else _by_route(con)
+    usual = _NOTHING if nothing else _by_route(con)
     due = _by_hashes(prefixes)
     if not due:
         return usual
     import pyarrow.compute as pc  # 0.05 s that a store without hashes need not pay
 
     # what the hashes say of a request goes before what is usual
-    rest = usual.filter(pc.invert(pc.is_in(usual["request_key"], pa.array(list(due), pa.string()))))
     hashed = arrow_table({"request_key": list(due), "due_tokens": list(due.values())}, _SCHEMA)
+    rest = usual.filter(pc.invert(pc.is_in(usual["request_key"], hashed["request_key"])))
     return pa.concat_tables([hashed, rest])
 
 
@@ -85,7 +87,7 @@ def _by_route(con: duckdb.DuckDBPyConnection) -> pa.Table:
         """,
     )
     if not usual_hits:
-        return _SCHEMA.empty_table()
+        return _NOTHING
     usual = f"""
         with due as (
             select r.request_key, r.cached_tokens, r.input_tokens,
@@ -110,7 +112,7 @@ def _by_route(con: duckdb.DuckDBPyConnection) -> pa.Table:
         """,
     )
     if not lacking:
-        return _SCHEMA.empty_table()
+        return _NOTHING
     (missed,) = one(con, "select count(*) from _usual_due where is_missed")
     cold = _cold(con, usual) if missed else []
     where = " where not (is_missed and list_contains($cold, [model, route]))" if cold else ""
