@@ -47,8 +47,8 @@ REASONS: Final[dict[str, str]] = {
     "ordinary": "no phase took longer than its ordinary variation allows",
     "coverage": "too much of its time is covered by no boundary",
     "clock": (
-        "its KV transfer is shorter than the difference of the hosts' clocks is known, so it may be "
-        "nothing at all"
+        "its KV transfer is shorter than the difference of the hosts' clocks is known, so it may "
+        "be nothing at all"
     ),
     "size": "its token counts are not known, so what it should take is not either",
     "phases": "none of its phases could be compared with an expectation",
