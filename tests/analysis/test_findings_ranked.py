@@ -116,3 +116,18 @@ def test_without_a_limit_what_can_be_acted_on_is_the_headline() -> None:
         shares = {f.cause: f.share_of_misses for f in found if f.metric == "ttft"}
         assert shares["unknown"] > shares["double_prefill"]
         assert found[0].cause == first
+
+
+def test_one_or_two_of_many_are_no_finding_of_high_confidence(found: Diagnosis) -> None:
+    """Sure of their phase, not that it is a fault: a clean run has such, too."""
+    by_phase = {f.phase: f for f in found.findings if f.metric == "ttft"}
+    stray = by_phase["kv_transfer"]
+    assert stray.n == 2 and stray.share_of_misses < 0.05
+    assert (stray.confidence, stray.confidence_label) == (0.89, "likely")
+    assert "by chance" in stray.evidence[-1] and "likely (0.89)" in stray.sentence
+    assert by_phase["queue"].confidence_label == "high"
+    # one that is all there is, is not one of many
+    alone = factory.clean(300)
+    alone.add("queue", np.arange(1), 9_000.0)
+    (only,) = diagnose_connection(alone.connect(), parse_slo(_SLO)).findings
+    assert only.confidence_label == "high"

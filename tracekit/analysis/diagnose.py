@@ -423,6 +423,8 @@ def _finding(
 ) -> Finding:
     rules = attribution.rules
     confidence = float(row["confidence"])
+    if _is_stray(row, rules):
+        confidence = min(confidence, rules.limited)
     label = (
         "high" if confidence >= rules.high else "likely" if confidence >= rules.likely else "mixed"
     )
@@ -460,8 +462,9 @@ def _finding(
         n=int(row["n"]),
         workers=tuple(w for w, _ in workers[:_NAMED]),
         culprits=tuple(culprits[:_NAMED]),
-        evidence=tuple(
-            ev.lines(row, words, metric_misses=metric_misses, workers=workers, support=support)
+        evidence=(
+            *ev.lines(row, words, metric_misses=metric_misses, workers=workers, support=support),
+            *((_STRAY,) if _is_stray(row, rules) else ()),
         ),
         action=action_for(words),
         sentence=finding_sentence(
@@ -473,6 +476,19 @@ def _finding(
             label=label,
             source=attribution.slo.source,
         ),
+    )
+
+
+#: What a finding of so few says, too.
+_STRAY: Final = "so few of the slow requests may have been slow by chance"
+
+
+def _is_stray(row: Row, rules: Rules) -> bool:
+    """True for one or two of many slow requests: their phase is sure, not that it is a fault."""
+    return (
+        row["class"] == "attributed"
+        and int(row["n"]) < rules.min_finding_rows
+        and float(row["share_of_misses"]) < rules.stray_share
     )
 
 

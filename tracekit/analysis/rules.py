@@ -49,6 +49,10 @@ class Rules:
     high: float = 0.9
     likely: float = 0.7
     limited: float = 0.89
+    #: fewer requests than this, of so small a share of the slow ones, are no finding of high
+    #: confidence
+    min_finding_rows: int = 3
+    stray_share: float = 0.1
     #: a finding is named after a model or route with more than this share of its requests, if that
     #: is this many times its part of the traffic, and more than chance gives
     stratum_share: float = 0.5

@@ -197,13 +197,13 @@ def _stall_marks(detail: RequestDetail, cells: int, start: int, end: int) -> str
 def _phase_table(phases: Sequence[PhaseInterval]) -> RenderableType:
     table = make_table(
         "phase",
-        "from",
-        "to",
+        "from ms",
+        "to ms",
         "took",
         "share",
         "how",
         "field",
-        right=("from", "to", "took", "share"),
+        right=("from ms", "to ms", "took", "share"),
     )
     start = phases[0].start_unix_ns
     for parts in _wholes(phases):
