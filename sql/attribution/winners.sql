@@ -210,7 +210,9 @@ gated as (
         -- without the excess it would still have been slow, and most of the time is the shape's
         case when b.expected_total_ms >= b.limit_ms and b.excess_ms < b.expected_total_ms
              then 1 else 0 end as is_shape,
-        case when b.expected_total_ms >= 0.5 * b.scope_ms then 1 else 0 end as is_mostly_shape
+        -- or nearly so: a size that is well within the limit is not why it is over
+        case when b.expected_total_ms >= p.shape_share * b.limit_ms
+                 and b.expected_total_ms >= 0.5 * b.scope_ms then 1 else 0 end as is_mostly_shape
     from bounded as b
     cross join attribution_rules as p
 ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -78,6 +79,35 @@ def test_a_full_kv_cache_makes_the_queue(tmp_path: Path) -> None:
     assert top.excess_ms == pytest.approx(median(queued), rel=0.05)
     assert "engine metrics" not in {m.field for m in found.missing_evidence}
     assert "preempt" in " ".join(top.evidence)
+
+
+def test_streams_that_froze_were_preempted(tmp_path: Path) -> None:
+    """20 of 60 streams are over 50 ms a token; all but one of these stood still for over a second,
+    and the engine counted 63 preemptions meanwhile: that is no matter of their size.
+    """
+    slow, frozen = set(), set()
+    for r in _lines(_DATA / "kv-pressure.requests.jsonl.gz"):
+        at = r["chunk_offsets_ms"]
+        gaps = [b - a for a, b in itertools.pairwise(at)]
+        if sum(gaps) / (r["output_tokens"] - 1) > 50:
+            slow.add(r["request_id"])
+            if max(gaps) - median(gaps) > 1_000:
+                frozen.add(r["request_id"])
+    assert (len(slow), len(frozen)) == (20, 19)
+    store = _store(
+        tmp_path, _DATA / "kv-pressure.otlp.pb.gz", _DATA / "kv-pressure.requests.jsonl.gz"
+    )
+    _add_metrics(store, "kv-pressure.metrics.txt.gz", "vllm-server")
+    with Session.open(store) as session:
+        found = diagnose(session, Slo(tpot_ms=50.0))
+        rows = session.con.sql("select request_id, class, phase, cause from verdicts").fetchall()
+    assert {i for i, *_ in rows} == slow
+    blamed = {
+        i for i, c, phase, why in rows if (c, phase, why) == ("attributed", "decode", "preemption")
+    }
+    assert blamed <= frozen and len(blamed) >= 0.8 * len(frozen)
+    assert "request_shape" not in {c for _, c, _, _ in rows}
+    assert "preempted" in found.sentence
 
 
 def test_a_hand_over_is_half_waiting(tmp_path: Path) -> None:

@@ -6,8 +6,9 @@ of it. A loss stands out if it is several times what the metric's phases should 
 large beside the whole request; or if such losses gather, in a stretch of time or on a worker,
 beyond chance and beyond what they are elsewhere (the losses themselves, or they and requests
 within the limits that lose as much in that phase); or if they are a heap apart from what the other
-requests lose, or prompts of another kind than usual explain them; or if they are more than in the
-window that the user declared healthy. Owns that test and nothing of why.
+requests lose, or prompts of another kind than usual explain them; or if the stream stood still for
+a second and more, which no decode step does; or if they are more than in the window that the user
+declared healthy. Owns that test and nothing of why.
 
 The gathering is a scan: for every stretch of time (and every worker) the number of losses inside
 against the share of requests there, by the binomial tail, times the number of parts or workers.
@@ -82,7 +83,7 @@ def outstanding(
 ) -> pa.Table:
     """The relation ``outstanding``: ``slow_id`` of attributed winners, ``reason`` why they stay.
 
-    ``reason``: strong, apart, baseline, time or worker. Winners without a row are ordinary,
+    ``reason``: strong, apart, frozen, baseline, time or worker. Winners without a row are ordinary,
     unless `add_long_culprits` finds theirs.
     ``baseline`` names the relation of the facts of the declared healthy window.
     """
@@ -168,6 +169,9 @@ def outstanding(
             if phase in healthy:
                 more = _more_than(far[left], ordinary[phase], healthy[phase], rules)
                 reason[left[more]] = "baseline"
+        left = reason == ""
+        if (left & (texts["phase"] == "decode")).any():
+            reason[left & np.isin(ids, _frozen(con, rules))] = "frozen"
     keep = reason != ""
     return arrow_table({"slow_id": ids[keep], "reason": list(reason[keep])}, _SCHEMA)
 
@@ -206,6 +210,25 @@ def add_long_culprits(con: duckdb.DuckDBPyConnection, rules: Rules) -> None:
             and w.slow_id not in (select slow_id from outstanding)
         """
     )
+
+
+def _frozen(con: duckdb.DuckDBPyConnection, rules: Rules) -> Ints:
+    """Losses of decode that lie, mostly, in a few gaps of a second and more of the token stream."""
+    found = con.sql(
+        f"""
+        select w.slow_id
+        from winners as w
+        join (
+            select request_key, sum(excess_ms) as frozen_ms
+            from token_gaps
+            where is_stall = 1 and excess_ms >= {rules.freeze_ms}
+            group by request_key
+        ) as g on w.request_key = g.request_key
+        where w.candidate = 'attributed' and w.phase = 'decode'
+            and g.frozen_ms >= {rules.cause_share} * w.excess_ms
+        """
+    ).to_arrow_table()
+    return np.asarray(numpy_column(found["slow_id"]).astype(np.int64))
 
 
 def _apart(losses: Floats, all_excess: Floats) -> Bools:

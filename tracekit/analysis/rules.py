@@ -34,8 +34,12 @@ class Rules:
     #: and this many times denser than elsewhere
     strong_factor: float = 3.0
     strong_share: float = 0.5
+    #: a stream that stood still for so long beyond its usual gap stands out by itself
+    freeze_ms: float = 1_000.0
     chance: float = 0.01
     denser: float = 2.0
+    #: a request is slow by its size if that should take this share of what is allowed
+    shape_share: float = 0.8
     #: the winner must hold this share of all that was lost
     min_share: float = 0.35
     #: without a baseline, this many times what 95 % of the requests within the limits show is still
