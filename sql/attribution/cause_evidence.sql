@@ -13,6 +13,7 @@
 -- slow_ms: [ms] of what the phase took: what it would not have taken on a peer
 -- slow_error: [1] standard error of slow_share
 -- own_share: [1] how much slower than at other times it served then
+-- decode_share: [1] as slow_share, of decode alone
 -- waiting: [1] requests waiting on the worker
 -- busy: [1] requests in service on the worker
 -- moving: [1] requests whose KV cache was on its way to the worker
@@ -55,13 +56,15 @@ with shapes as (
 ),
 
 -- a wait is explained by how the worker served meanwhile: its slowest phase counts
-served as (
+told as (
     select
         s.suspect_id as suspect_id,
-        max(w.level - w.peer_level) as slow_share,
-        max(1.0 - w.peer_level / nullif(w.level, 0.0)) as slow_part,
-        max(w.level - w.own_level) as own_share,
-        max(w.standard_error) as slow_error
+        w.level as level,
+        w.peer_level as peer_level,
+        w.own_level as own_level,
+        w.standard_error as standard_error,
+        case when w.phase = 'decode' then w.level - w.peer_level end as decode_share,
+        case when s.phase = 'queue_or_prefill' and w.phase = 'decode' then 0 else 1 end as is_own
     from suspect_load as s
     cross join slice_rules as r
     join worker_slices as w
@@ -69,8 +72,19 @@ served as (
         and w.slice_unix_ns = s.start_unix_ns - s.start_unix_ns % nullif(r.slice_ns, 0)
     where s.phase = w.phase
         or s.phase in ('queue', 'frontend', 'kv_transfer')
-        or (s.phase = 'queue_or_prefill' and w.phase <> 'decode')
-    group by s.suspect_id
+        or s.phase = 'queue_or_prefill'
+),
+
+served as (
+    select
+        suspect_id,
+        max(case when is_own = 1 then level - peer_level end) as slow_share,
+        max(case when is_own = 1 then 1.0 - peer_level / nullif(level, 0.0) end) as slow_part,
+        max(case when is_own = 1 then level - own_level end) as own_share,
+        max(case when is_own = 1 then standard_error end) as slow_error,
+        max(decode_share) as decode_share
+    from told
+    group by suspect_id
 ),
 
 priced as (
@@ -100,6 +114,7 @@ select
     case when v.slow_part > 0 then v.slow_part * coalesce(q.actual_ms, 0.0) else 0.0 end as slow_ms,
     v.slow_error as slow_error,
     v.own_share as own_share,
+    v.decode_share as decode_share,
     l.waiting as waiting,
     l.prefilling + l.decoding as busy,
     l.moving as moving,

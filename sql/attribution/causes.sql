@@ -24,7 +24,10 @@ with tested as (
         e.transfer_wait_ms as transfer_wait_ms,
         e.wire_ms as wire_ms,
         e.again_ms as again_ms,
+        -- what a client alone sees before the first token also holds the way there: a slow worker
+        -- decodes slowly, too
         case when e.slow_share > p.min_worker_share and e.slow_share > 3.0 * e.slow_error
+                and (e.phase <> 'queue_or_prefill' or e.decode_share > p.min_worker_share)
             then e.slow_ms else 0.0 end as slow_ms,
         -- a clock that fell needs no peers to be seen
         case when e.clock_share < p.low_clock

@@ -15,7 +15,8 @@
 -- confidence_label: high, likely or mixed
 -- culprit_request_id: the request that stalled it most, NULL if none
 -- worker: worker of that phase, NULL if unknown or if the phase has none
--- reason: what decided: excess, shape, spread, usual, ordinary, coverage, size, phases or rows
+-- reason: what decided: excess, shape, spread, usual, ordinary, loose, coverage, clock, size, phases or
+--   rows
 -- value_ms: [ms] what the metric was
 -- threshold_ms: [ms] what it is slow against
 -- censored: 1 if the request was killed, else 0
@@ -35,6 +36,25 @@ with culprits as (
             order by stall_ms desc nulls last, culprit_key nulls last
         ) as place
     from interference
+),
+
+-- an expectation that half of the requests are far from says nothing of a size
+shape_errors as (
+    select
+        w.slow_id as slow_id,
+        case w.shape_phase
+            when 'client_wait' then m.client_wait_error
+            when 'network' then m.network_error
+            when 'route' then m.route_error
+            when 'frontend' then m.frontend_error
+            when 'queue' then m.queue_error
+            when 'prefill' then m.prefill_error
+            when 'queue_or_prefill' then m.queue_or_prefill_error
+            when 'kv_transfer' then m.kv_transfer_error
+            when 'decode' then m.decode_error
+        end as error
+    from winners as w
+    join cost_model as m on w.cell_index = m.cell_index
 ),
 
 judged as (
@@ -86,12 +106,19 @@ judged as (
                 and w.excess_ms <= w.prompt_ms then 1
             else 0
         end as is_limited,
+        case when k.candidate = 'request_shape' and e.error > p.max_shape_error then 1 else 0 end
+            as is_loose,
+        case when k.candidate = 'request_shape'
+                 and (e.error > p.max_shape_error or c.confidence < p.likely)
+             then 1 else 0 end as is_doubted,
         c.confidence as drawn
     from winners as w
+    cross join attribution_rules as p
     join standing as k on w.slow_id = k.slow_id
     join slow_requests as s on w.slow_id = s.slow_id
     left join cost_model as m on w.cell_index = m.cell_index
     left join winner_confidence as c on w.slow_id = c.slow_id
+    left join shape_errors as e on w.slow_id = e.slow_id
 ),
 
 sure as (
@@ -100,16 +127,13 @@ sure as (
         j.request_key as request_key,
         j.metric as metric,
         case when j.candidate = 'attributed' and j.drawn < p.likely then 'mixed'
-             when j.candidate = 'request_shape' and j.drawn < p.likely then 'insufficient_evidence'
+             when j.is_doubted = 1 then 'insufficient_evidence'
              else j.candidate end as class,
-        j.reason as reason,
+        case when j.is_loose = 1 then 'loose' else j.reason end as reason,
         -- whether it is its size is not sure: then no phase is named
-        case when j.candidate = 'request_shape' and j.drawn < p.likely then null else j.phase end
-            as phase,
-        case when j.candidate = 'request_shape' and j.drawn < p.likely then null
-             else j.excess_ms end as excess_ms,
-        case when j.candidate = 'request_shape' and j.drawn < p.likely then null
-             else j.expected_ms end as expected_ms,
+        case when j.is_doubted = 1 then null else j.phase end as phase,
+        case when j.is_doubted = 1 then null else j.excess_ms end as excess_ms,
+        case when j.is_doubted = 1 then null else j.expected_ms end as expected_ms,
         j.shape_fixed_ms as shape_fixed_ms,
         j.runner_up as runner_up,
         j.uncached_tokens as uncached_tokens,

@@ -26,7 +26,7 @@ _NUMBERS = (
     *("slots_share", "full_share", "kv_usage", "worker_preemptions", "transfer_share"),
     *("clock_share", "throttled_share", "cache_ms", "step_wait_ms", "transfer_wait_ms"),
     *("again_ms", "wire_ms", "size_ms", "arrivals", "peer_arrivals", "frozen_ms", "surplus_share"),
-    *("idle_ms", "moving"),
+    *("idle_ms", "moving", "decode_share"),
 )
 _COUNTS = ("suspect_id", "peers", "is_elevated", "is_spike", "preemptions")
 _SCHEMA = pa.schema(
@@ -207,6 +207,14 @@ def test_a_prompt_computed_twice_is_no_fault_of_a_worker() -> None:
 def test_a_low_clock_after_an_idle_time_has_slept(evidence: dict[str, Any], cause: str) -> None:
     assert _cause("prefill", **evidence) == (cause, None)
     assert _cause("decode", **evidence)[0] != "gpu_asleep"
+
+
+def test_a_worker_far_away_is_not_slow() -> None:
+    """What a client alone sees before the first token holds the way there and the queue."""
+    assert _cause("queue_or_prefill", **_SLOW, decode_share=0.3)[0] == "slow_worker"
+    assert _cause("queue_or_prefill", **_SLOW, decode_share=0.02)[0] == "unknown"
+    assert _cause("queue_or_prefill", **_SLOW)[0] == "unknown"
+    assert _cause("prefill", **_SLOW)[0] == "slow_worker"
 
 
 def test_a_missed_prefix_costs_prefill_only() -> None:

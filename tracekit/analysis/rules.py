@@ -40,6 +40,8 @@ class Rules:
     denser: float = 2.0
     #: a request is slow by its size if that should take this share of what is allowed
     shape_share: float = 0.8
+    #: ... and half of those fitted are within this share of what they should take
+    max_shape_error: float = 0.5
     #: the winner must hold this share of all that was lost
     min_share: float = 0.35
     #: without a baseline, this many times what 95 % of the requests within the limits show is still

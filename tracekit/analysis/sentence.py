@@ -135,11 +135,6 @@ def action_for(words: FindingWords) -> str:
             f"look at why the router prefers {words.worker or 'one worker'} (session affinity, a "
             "sticky hash, stale load figures): other workers had room"
         )
-    if words.phase == "decode" and words.cause == "frontend_stall":
-        return (
-            "because streams of the worker stood still at the same moments, under no prefill: its "
-            "front end paused, or the engine itself"
-        )
     if words.idle_ms is not None and words.cause == "unknown":
         return (
             "look at the GPU's clocks and power state at the start of such a request (nvidia-smi), "
@@ -184,7 +179,10 @@ _ACTIONS: Final[dict[str, str]] = {
         "measure the path between client and server (proxy buffering, region, connection reuse) "
         "before touching the engine"
     ),
-    "frontend_stall": "give the engine's API server cores of its own, or more front-end processes",
+    "frontend_stall": (
+        "look whether the engine itself paused then (garbage collection, other work on its CPUs); if "
+        "not, give its API server cores of its own, or more front-end processes"
+    ),
     "arrival_burst": (
         "smooth the bursts (a rate limit or a queue in the gateway) or keep free slots for them"
     ),
@@ -285,6 +283,11 @@ def cause_phrase(words: FindingWords) -> str:
             "because requests wait most of the time (too few slots or too little KV memory: the "
             "data do not show which)"
         )
+    if words.phase == "decode" and words.cause == "frontend_stall":
+        return (
+            "because streams of the worker stood still at the same moments, under no prefill: its "
+            "front end paused, or the engine itself"
+        )
     if words.idle_ms is not None and words.cause == "unknown":
         return (
             f"after their worker had been idle ({format_ms(words.idle_ms)} at the median): what "
@@ -297,7 +300,8 @@ _CAUSES: Final[dict[str, str]] = {
     "client_concurrency": "because the client held the requests back before sending them",
     "network": "because of the way between client and server",
     "frontend_stall": (
-        "because the front end itself was slow: no other prompt was prefilling meanwhile"
+        "because the front end was slow, or stood still with the engine behind it: no other prompt "
+        "was prefilling meanwhile"
     ),
     "arrival_burst": "because they came in bursts",
     "capacity": "because more requests came in than usual, for longer than a burst lasts",
@@ -479,6 +483,9 @@ _ABSTAINED: Final[dict[str, str]] = {
         "time and workers, to tell a fault from chance"
     ),
     "ordinary": "took no longer in any phase than ordinary variation allows",
+    "loose": (
+        "may owe {its} time to {its} size, but what such requests should take is known too loosely"
+    ),
     "coverage": "spent too much time where no boundary tells the phase",
     "clock": (
         "lost {its} time in a KV transfer shorter than the difference of the hosts' clocks is known"

@@ -45,6 +45,9 @@ REASONS: Final[dict[str, str]] = {
         "time and workers, to tell a fault from chance"
     ),
     "ordinary": "no phase took longer than its ordinary variation allows",
+    "loose": (
+        "its size may explain its time, but what such requests should take is known too loosely"
+    ),
     "coverage": "too much of its time is covered by no boundary",
     "clock": (
         "its KV transfer is shorter than the difference of the hosts' clocks is known, so it may "
