@@ -180,8 +180,8 @@ _ACTIONS: Final[dict[str, str]] = {
         "before touching the engine"
     ),
     "frontend_stall": (
-        "look whether the engine itself paused then (garbage collection, other work on its CPUs); if "
-        "not, give its API server cores of its own, or more front-end processes"
+        "look whether the engine itself paused then (garbage collection, other work on its CPUs); "
+        "if not, give its API server cores of its own, or more front-end processes"
     ),
     "arrival_burst": (
         "smooth the bursts (a rate limit or a queue in the gateway) or keep free slots for them"
