@@ -1,7 +1,8 @@
 """Attribution at scale: ten million requests, and who stalled whom among a million.
 
-Made rows of `requests` (and `phases`), in shape like `_traffic`, sixteen workers. In processes of
-their own, so that the peak memory is theirs:
+Made rows of `requests` (and `phases`), in shape like `_traffic`, sixteen workers, four routes. One
+has a system prompt that its cache lost now and then, one long conversations with first turns, two
+have no cache. In processes of their own, so that the peak memory is theirs:
 
 * **winners**: every completed request's expectation, excess and winning phase; who is slow, and by
   which phase (what a diagnosis does before it looks for causes), against the CPU of scanning the
@@ -41,29 +42,35 @@ _CHUNK: Final = 500_000
 _WORKERS: Final = 16
 _T0_NS: Final = 1_795_990_000_000_000_000
 
-#: One request in fifty waits in the queue three seconds longer than its size explains.
+#: One request in fifty waits in the queue three seconds longer than its size explains. Of one
+#: route 99 % get a system prompt from the cache, of another 95 % half of what they send.
 _MADE: Final = f"""
 create or replace temp table made as
 with a as (
     select i, random() as u, random() as v, random() as w,
         1 + floor(exp(6.6 + 1.1 * sqrt(-2 * ln(1 - random())) * cos(2 * pi() * random())))::bigint
             as input_tokens,
-        2 + floor(random() * 400)::bigint as output_tokens
+        2 + floor(random() * 400)::bigint as output_tokens, random() as x, i // 16 % 4 as kind
     from range($first::bigint, $last::bigint) as g(i)
+),
+b as (
+    select *, case when kind = 0 and x < 0.99 and input_tokens > 64 then 64
+            when kind = 1 and x < 0.95 then input_tokens // 2 else 0 end as cached_tokens
+    from a
 )
 select *, md5('r' || i)[:24] as key, 'w' || (i % {_WORKERS}) as worker,
     {_T0_NS} + i * 1000000 as start_ns,
     -ln(1 - u) * 20 + case when v < 0.02 then 3000 else 0 end as queue_ms,
-    (8 + 0.05 * input_tokens) * (0.95 + 0.3 * w) as prefill_ms,
+    (8 + 0.05 * (input_tokens - cached_tokens)) * (0.95 + 0.3 * w) as prefill_ms,
     12.0 * (output_tokens - 1) * (0.95 + 0.3 * w) as decode_ms
-from a
+from b
 """
 
 _REQUESTS: Final = """
 select key as request_key, 1 as revision, 'm' || (i % 3) as model, 'vllm' as engine,
-    '0.11' as engine_version, worker, start_ns as start_unix_ns,
+    '0.11' as engine_version, 'route' || kind as route, worker, start_ns as start_unix_ns,
     start_ns + ((4 + queue_ms + prefill_ms + decode_ms) * 1e6)::bigint as end_unix_ns,
-    1 as has_clock, 'ok' as status, input_tokens, 0 as cached_tokens, output_tokens,
+    1 as has_clock, 'ok' as status, input_tokens, cached_tokens, output_tokens,
     4.0 as frontend_ms, queue_ms, prefill_ms, decode_ms, 0.0 as unexplained_ms,
     4 + queue_ms + prefill_ms as ttft_ms, 'token' as ttft_kind,
     decode_ms / (output_tokens - 1) as tpot_ms, 4 + queue_ms + prefill_ms + decode_ms as e2e_ms,

@@ -2,7 +2,7 @@
 -- Quarantined rows and superseded attempts are here to be counted: they are neither completed nor
 -- censored, so nothing is learned from them and nothing said of them.
 -- grain: one row per request of the window.
--- inputs: window_requests, cache_due, speculation
+-- inputs: window_requests, cache_due, usual_hits, speculation
 -- request_key: identity of the request
 -- model: model name, '' if unknown
 -- engine: serving engine, '' if unknown
@@ -80,6 +80,14 @@ with r as (
              when w.cached_tokens > w.input_tokens then cast(w.input_tokens as double)
              when d.due_tokens > cast(w.cached_tokens as double)
                  and d.due_tokens < cast(w.input_tokens as double) then d.due_tokens
+             when d.due_tokens is null
+                 and u.due_tokens + u.due_share * cast(w.input_tokens as double)
+                     > cast(w.cached_tokens as double)
+                 and u.due_tokens + u.due_share * cast(w.input_tokens as double)
+                     < cast(w.input_tokens as double)
+                 and cast(w.cached_tokens as double) >= u.least_share
+                     * (u.due_tokens + u.due_share * cast(w.input_tokens as double))
+                 then u.due_tokens + u.due_share * cast(w.input_tokens as double)
              else cast(w.cached_tokens as double) end as due_cached_tokens,
         case when w.output_tokens is null then null
              when coalesce(w.choices, 1) > 1
@@ -116,6 +124,8 @@ with r as (
         w.preemptions as preemptions
     from window_requests as w
     left join cache_due as d on w.request_key = d.request_key
+    left join usual_hits as u
+        on coalesce(w.model, '') = u.model and coalesce(w.route, '') = u.route
     cross join speculation as p
 )
 

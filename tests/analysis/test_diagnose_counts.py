@@ -340,16 +340,26 @@ def test_facts_of_very_many_requests_are_read_not_kept(
     def slow() -> list[tuple[Any, ...]]:
         return con.sql("select * exclude (slow_id) from slow_requests order by all").fetchall()
 
+    def due(facts: str) -> list[tuple[Any, ...]]:
+        return con.sql(
+            "select request_key, due_uncached_tokens, due_attended_tokens_sq "
+            f"from {facts} where due_uncached_tokens < uncached_tokens order by all"
+        ).fetchall()
+
     monkeypatch.setattr("tracekit.analysis._drawn.DRAWN_MAX", 100)
     kept = diagnose_connection(con, parse_slo(slo)).to_json()
-    over, due = slow(), con.sql("select * from cache_due order by all").fetchall()
+    over, missed = slow(), due("request_facts")
     assert traffic.keys(np.arange(50, 62)) <= {key for key, *_ in over}
-    assert due
+    assert missed
     with monkeypatch.context() as many:
         many.setattr("tracekit.analysis.attribution._KEPT_MAX", 399)
         assert diagnose_connection(con, parse_slo(slo)).to_json() == kept
     assert slow() == over
-    assert con.sql("select * from cache_due order by all").fetchall() == due
+    assert due("request_facts") == missed
+    of_kept = {key for (key,) in con.sql("select request_key from kept_facts").fetchall()}
+    assert due("kept_facts") == [row for row in missed if row[0] in of_kept]
     views = con.execute("select view_name from duckdb_views() where temporary").fetchall()
     assert ("request_facts",) in views
+    plan = con.execute("explain select sum(due_uncached_tokens) from request_facts").fetchall()
+    assert "cached_tokens" in str(plan) and "request_key" not in str(plan)
     assert diagnose_connection(con, parse_slo(slo)).to_json() == kept

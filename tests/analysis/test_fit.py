@@ -14,7 +14,7 @@ from tests.analysis import factory
 from tests.analysis.factory import Traffic
 from tracekit.analysis import sqlfiles
 from tracekit.analysis._duck import put
-from tracekit.analysis.cache import cache_due
+from tracekit.analysis.cache import cache_due, usual_hits
 from tracekit.analysis.fit import (
     COST_MODEL_SCHEMA,
     PHASE_TERMS,
@@ -22,6 +22,7 @@ from tracekit.analysis.fit import (
     CostModel,
     fit_cost_model,
 )
+from tracekit.analysis.prefixes import Prefixes
 from tracekit.analysis.quantile import quantile_fit
 from tracekit.analysis.speculation import speculation
 
@@ -29,7 +30,8 @@ Floats = npt.NDArray[np.float64]
 
 
 def _facts(con: duckdb.DuckDBPyConnection, name: str = "request_facts") -> None:
-    put(con, "cache_due", cache_due(con))
+    put(con, "cache_due", cache_due(Prefixes()))
+    put(con, "usual_hits", usual_hits(con))
     put(con, "speculation", speculation(con))
     body = sqlfiles.load("attribution", "request_facts").body
     con.execute(f"create or replace temp table {name} as {body}")

@@ -13,12 +13,15 @@ import pytest
 
 from tests.analysis import factory
 from tests.analysis.factory import PREFILL_MS, Traffic
-from tracekit.analysis import prefixes
-from tracekit.analysis.cache import cache_due
+from tracekit.analysis import cache, prefixes
+from tracekit.analysis._duck import one, put
+from tracekit.analysis.cache import cache_due, usual_hits
 from tracekit.analysis.diagnose import diagnose_connection
 from tracekit.analysis.diagnosis import Diagnosis, PrefixReuse
 from tracekit.analysis.prefixes import Hashed, Prefixes
 from tracekit.analysis.slo import parse_slo
+from tracekit.analysis.speculation import speculation
+from tracekit.analysis.sqlfiles import load
 from tracekit.lake.schema import TABLES
 from tracekit.report import side_notes
 
@@ -231,9 +234,17 @@ def test_what_hashes_say_goes_before_what_is_usual() -> None:
     traffic.columns["cached_tokens"] = hits
     keys = [str(k) for k in traffic.columns["request_key"][:4]]
     con = traffic.connect()
+    put(con, "speculation", speculation(con))
+    put(con, "usual_hits", usual_hits(con))
 
     def due(prefixes: Prefixes) -> dict[str, float]:
-        return {r["request_key"]: r["due_tokens"] for r in cache_due(con, prefixes).to_pylist()}
+        put(con, "cache_due", cache_due(prefixes))
+        facts = load("attribution", "request_facts").body
+        rows = con.sql(
+            f"select request_key, input_tokens - due_uncached_tokens from ({facts}) "
+            "where due_uncached_tokens < uncached_tokens"
+        )
+        return dict(rows.fetchall())
 
     assert due(Prefixes()) == {keys[0]: 400.0, keys[1]: 400.0}
     hashed = tuple(
@@ -243,3 +254,36 @@ def test_what_hashes_say_goes_before_what_is_usual() -> None:
     )
     known = Prefixes(hashed, {keys[0]: 500, keys[2]: 400, keys[3]: 400})
     assert due(known) == {keys[0]: 500.0, keys[1]: 400.0}
+
+
+@pytest.mark.parametrize("clock", [True, False])
+def test_of_very_many_a_part_tells_what_is_usual(
+    monkeypatch: pytest.MonkeyPatch, clock: bool
+) -> None:
+    """Conversations with first turns, a system prompt that is lost at times, and no cache."""
+    rng = np.random.default_rng(5)
+    turns, system, none = (
+        factory.clean(n, seed=n, route=r) for n, r in ((3_000, "a"), (3_001, "b"), (3_002, "c"))
+    )
+    tokens = rng.integers(500, 4_000, 9_003)
+    hits = np.zeros(9_003, dtype=np.int64)
+    hits[:3_000] = np.where(rng.random(3_000) < 0.9, tokens[:3_000] // 2, 0)
+    hits[3_000:6_001] = np.where(rng.random(3_001) < 0.99, 64, 0)
+    traffic = factory.join(turns, system, none)
+    traffic.columns["input_tokens"], traffic.columns["cached_tokens"] = tokens, hits
+    con = traffic.connect()
+    if not clock:
+        con.execute("update requests set start_unix_ns = null")
+    every = usual_hits(con).to_pylist()
+    assert {u["route"]: u["least_share"] for u in every} == {"a": 0.5, "b": 0.0}
+    monkeypatch.setattr(cache, "_DRAWN_MAX", 3_000)
+    drawn = usual_hits(con, drawn_of=9_003)
+    assert 1_500 < one(con, "select count(*) from _hits")[0] < 3_000
+    assert usual_hits(con, drawn_of=9_003) == drawn
+    for found, whole in zip(
+        sorted(drawn.to_pylist(), key=lambda u: str(u["route"])),
+        sorted(every, key=lambda u: str(u["route"])),
+        strict=True,
+    ):
+        assert found["due_share"] == pytest.approx(whole["due_share"], abs=1e-3)
+        assert {**found, "due_share": 0} == {**whole, "due_share": 0}

@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 from typing import Final
 
 import duckdb
+import pyarrow as pa
 
 from tracekit.analysis import causes, load, sqlfiles
 from tracekit.analysis._drawn import draw_costs, draw_requests, is_drawn
 from tracekit.analysis._duck import one, put, replace
-from tracekit.analysis.cache import cache_due
+from tracekit.analysis.cache import NOTHING_DUE, cache_due, usual_hits
 from tracekit.analysis.confidence import winner_confidence
 from tracekit.analysis.fit import CostModel, fit_cost_model
 from tracekit.analysis.idle import after_idle
@@ -107,6 +108,9 @@ _VIEWS: Final = frozenset(
 
 #: Requests whose facts are kept in memory: 0.4 GiB a million.
 _KEPT_MAX: Final = 2_000_000
+
+#: Where the facts look up what hashes say was due.
+_BY_KEY: Final = "on w.request_key = d.request_key"
 
 #: Views that no other file reads, and no diagnosis: for who asks afterwards.
 _FOR_READERS: Final = (
@@ -211,9 +215,11 @@ def define_winners(
     put(con, "attribution_rules", rules.to_arrow())
     # of a cheap column: to count rows of a union DuckDB reads its first one, the keys
     (rows,) = one(con, "select count(coalesce(start_unix_ns, 0)) from window_requests")
-    put(con, "cache_due", cache_due(con, prefixes, are_many=rows > _KEPT_MAX))
+    hashed = cache_due(prefixes)
+    _put_due(con, "cache_due", hashed)
+    _put_due(con, "usual_hits", usual_hits(con, drawn_of=rows if rows > _KEPT_MAX else None))
     put(con, "speculation", speculation(con, baseline=baseline))
-    _define_facts(con, rows)
+    _define_facts(con, rows, are_hashed=hashed.num_rows > 0)
     _define_limits(con, rows)
     _define_slow(con, rows, judged_max=judged_max, include=include)
     kept = "request_facts" if rows <= _KEPT_MAX else _keep_some(con, rows)
@@ -269,24 +275,40 @@ def _define(con: duckdb.DuckDBPyConnection, name: str) -> None:
     con.execute(f"create or replace temp {kind} {name} as {body}")
 
 
-def _define_facts(con: duckdb.DuckDBPyConnection, rows: int) -> None:
+def _put_due(con: duckdb.DuckDBPyConnection, name: str, rows: pa.Table) -> None:
+    """Make `rows` the relation ``name``: where there are none a view, which costs no join."""
+    replace(con, name, f"view {name} as {NOTHING_DUE[name]}")
+    if rows.num_rows:
+        con.execute(f"drop view {name}")
+        put(con, name, rows)
+
+
+def _define_facts(con: duckdb.DuckDBPyConnection, rows: int, *, are_hashed: bool) -> None:
     """``request_facts``: kept, unless so many rows would take more memory than a diagnosis may.
 
-    Read anew by each statement that asks them, they cost about as much CPU.
+    Read anew by each statement that asks them, they cost about as much CPU. ``are_hashed``:
+    ``cache_due`` has rows.
     """
     kind = "table" if rows <= _KEPT_MAX else "view"
     body = sqlfiles.load("attribution", "request_facts").body
+    if kind == "view" and not are_hashed:
+        # reading all keys is a quarter of the work, and DuckDB sees too late that none will match
+        body = body.replace(_BY_KEY, f"{_BY_KEY} and 1 = 0")
     replace(con, "request_facts", f"{kind} request_facts as {body}")
 
 
-def _facts_of(con: duckdb.DuckDBPyConnection, name: str, query: str) -> str:
+def _facts_of(
+    con: duckdb.DuckDBPyConnection, name: str, query: str, *, with_due: bool = False
+) -> str:
     """SQL of the facts of some of the window's rows: those of ``query``, the view ``name``.
 
-    Very many rows are sorted out before their facts are worked out, not afterwards.
+    Very many rows are sorted out before their facts are worked out, not afterwards. Without the
+    cache hits that were due where nobody asks for those.
     """
     con.execute(f"create or replace temp view {name} as {query}")
     body = sqlfiles.load("attribution", "request_facts").body
-    hidden = f"window_requests as not materialized (select * from {name})"
+    given = {"window_requests": f"select * from {name}"} | ({} if with_due else NOTHING_DUE)
+    hidden = ", ".join(f"{n} as not materialized ({rows})" for n, rows in given.items())
     return f"with {hidden} select * from ({body})"
 
 
@@ -339,6 +361,7 @@ def _keep_some(con: duckdb.DuckDBPyConnection, rows: int) -> str:
         "kept_requests",
         "select * from window_requests "
         f"where {is_drawn(rows)} or request_key in (select request_key from judged)",
+        with_due=True,
     )
     con.execute(f"create or replace temp table kept_facts as {facts}")
     return "kept_facts"
@@ -369,19 +392,19 @@ def _define_of(con: duckdb.DuckDBPyConnection, name: str, given: Mapping[str, st
 
 
 def _define_baseline(con: duckdb.DuckDBPyConnection, baseline: Window, *, min_rows: int) -> str:
-    # the same SELECT, over the rows of the baseline: a name in WITH hides the relation of that name
-    body = sqlfiles.load("attribution", "request_facts").body
     low = baseline.since_unix_ns if baseline.since_unix_ns is not None else -(2**63)
     high = baseline.until_unix_ns if baseline.until_unix_ns is not None else 2**63 - 1
+    healthy = (
+        "select * from requests "
+        f"where start_unix_ns >= {low} and start_unix_ns < {high} and merged_into is null"
+    )
+    # what is usual in the window says nothing of what was due to who is not in it
+    inside = "request_key in (select request_key from window_requests)"
+    within = _facts_of(con, "healthy_within", f"{healthy} and {inside}", with_due=True)
+    apart = _facts_of(con, "healthy_apart", f"{healthy} and not {inside}")
     con.execute(
-        f"""
-        create or replace temp table baseline_facts as
-        with window_requests as (
-            select * from requests
-            where start_unix_ns >= {low} and start_unix_ns < {high} and merged_into is null
-        )
-        select * from ({body})
-        """
+        "create or replace temp table baseline_facts as "
+        f"select * from ({within}) union all select * from ({apart})"
     )
     ((rows,),) = con.execute("select count(*) from baseline_facts where completed = 1").fetchall()
     if rows < min_rows:

@@ -1,4 +1,4 @@
-"""The cache hit that a request should have had: the relation ``cache_due``.
+"""The cache hit that a request should have had: ``cache_due`` and ``usual_hits``.
 
 Owns the second expectation of the method. Given what came from the cache a missed prefix looks
 normal, only large; so the expectation is made for the hit that was due: the leading blocks of
@@ -17,11 +17,15 @@ import numpy as np
 import pyarrow as pa
 
 from tracekit.analysis._arrow import arrow_table
-from tracekit.analysis._duck import one
+from tracekit.analysis._duck import one, replace
 from tracekit.analysis.modes import mixture_left
 from tracekit.analysis.prefixes import Prefixes
 
 _SCHEMA: Final = pa.schema([("request_key", pa.string()), ("due_tokens", pa.float64())])
+_USUAL_SCHEMA: Final = pa.schema(
+    [("model", pa.string()), ("route", pa.string())]
+    + [(c, pa.float64()) for c in ("due_tokens", "due_share", "least_share")]
+)
 
 #: Requests that must agree on their hits before a route's usual hit is due.
 _ROWS: Final = 30
@@ -39,103 +43,114 @@ _WHEN_IT_WORKS: Final = 0.75
 #: A cache that usually gives less than this share of the prefixes it has seen owes nothing.
 _GIVES: Final = 0.5
 
-_NOTHING: Final = arrow_table({"request_key": [], "due_tokens": []}, _SCHEMA)
+#: Requests that tell what is usual, of very many.
+_DRAWN_MAX: Final = 200_000
 
-_NO_HASHES: Final = Prefixes()
-_IS_MISSED: Final = f"cached_tokens < {_MISSED} * tokens"
-_ANY_HIT: Final = "select 1 from window_requests where cached_tokens > 0 limit 1"
+#: SQL by name of what says that nothing was due to any request.
+NOTHING_DUE: Final = {
+    "cache_due": "select cast('' as varchar) as request_key, 0.0 as due_tokens where false",
+    "usual_hits": "select '' as model, '' as route, 0.0 as due_tokens, 0.0 as due_share, "
+    "0.0 as least_share where false",
+}
+
+_IS_MISSED: Final = f"cached_tokens < {_MISSED} * (due_tokens + due_share * input_tokens)"
 
 
-def cache_due(
-    con: duckdb.DuckDBPyConnection, prefixes: Prefixes = _NO_HASHES, *, are_many: bool = False
-) -> pa.Table:
-    """The relation ``cache_due``: ``request_key``, ``due_tokens`` [tokens] from the cache.
+def cache_due(prefixes: Prefixes) -> pa.Table:
+    """The relation ``cache_due``: ``request_key``, ``due_tokens`` [tokens], by hashes of blocks.
 
-    Only requests whose cached tokens are known, and to which something was due, have a row.
-    ``are_many``: a look whether anything came from a cache pays before the hits are ranked.
+    What it says of a request goes before what is usual.
     """
-    nothing = are_many and not one(con, f"select count(*) from ({_ANY_HIT})")[0]
-    usual = _NOTHING if nothing else _by_route(con)
     due = _by_hashes(prefixes)
-    if not due:
-        return usual
-    import pyarrow.compute as pc  # 0.05 s that a store without hashes need not pay
-
-    # what the hashes say of a request goes before what is usual
-    hashed = arrow_table({"request_key": list(due), "due_tokens": list(due.values())}, _SCHEMA)
-    rest = usual.filter(pc.invert(pc.is_in(usual["request_key"], hashed["request_key"])))
-    return pa.concat_tables([hashed, rest])
+    return arrow_table({"request_key": list(due), "due_tokens": list(due.values())}, _SCHEMA)
 
 
-def _by_route(con: duckdb.DuckDBPyConnection) -> pa.Table:
-    """What nearly all requests of a route get: so many tokens (one system prompt), or so large a
-    part of the prompt (long conversations). Some may have nothing to hit (first turns): misses that
-    are many, and spread evenly over time and workers, are such.
+def usual_hits(con: duckdb.DuckDBPyConnection, *, drawn_of: int | None = None) -> pa.Table:
+    """The relation ``usual_hits``: what nearly all requests of a model and route get.
+
+    So many tokens (``due_tokens``: one system prompt), or so large a part of the prompt
+    (``due_share``: long conversations); the other is 0. Some requests may have nothing to hit
+    (first turns): misses that are many, and spread evenly over time and workers, are such, and
+    nothing is due to who got less than ``least_share`` of it.
+
+    ``drawn_of``: the window has so many requests that about 200,000 of them, drawn by a hash of
+    start and prompt size (the keys are a quarter of the work), tell what is usual. A route with
+    fewer than 30 of those then has no usual hit: of ten million requests, one with under 1,500.
     """
-    # making a table tells how many rows it has
-    (usual_hits,) = one(
-        con,
+    _define_hits(con, drawn_of)
+    con.execute(
         f"""
-        create or replace temp table _usual_hits as
-        select model, route, quantile_cont(cached_tokens, [0.25, 0.5, 0.75]) as q,
-            quantile_cont(cached_tokens / nullif(input_tokens, 0), [0.25, 0.5, 0.75]) as p
-        from window_requests
-        where cached_tokens is not null and quarantine_reason is null
-        group by model, route
-        -- where nothing is usual, nothing is due
-        having count(*) >= {_ROWS} and greatest(q[2], p[2]) > 0
-        """,
-    )
-    if not usual_hits:
-        return _NOTHING
-    usual = f"""
-        with due as (
-            select r.request_key, r.cached_tokens, r.input_tokens,
-                coalesce(r.model, '') as model, coalesce(r.route, '') as route,
-                coalesce(r.prefill_worker, r.worker, '') as worker, r.start_unix_ns,
-                case when u.q[3] - u.q[1] <= {_AGREE} * u.q[2] then u.q[2]
-                     when u.p[3] - u.p[1] <= {_AGREE} * u.p[2] then u.p[2] * r.input_tokens
-                end as tokens
-            from window_requests as r
-            join _usual_hits as u on r.model is not distinct from u.model
-                and r.route is not distinct from u.route
+        create or replace temp table _usual as
+        with hits as (
+            select model, route, quantile_cont(cached_tokens, [0.25, 0.5, 0.75]) as q,
+                quantile_cont(cached_tokens / nullif(input_tokens, 0), [0.25, 0.5, 0.75]) as p
+            from _hits
+            where cached_tokens is not null and quarantine_reason is null
+            group by model, route
+            having count(*) >= {_ROWS}
+        ),
+        agreed as (
+            select model, route, case when q[3] - q[1] <= {_AGREE} * q[2] then q[2] end as tokens,
+                case when p[3] - p[1] <= {_AGREE} * p[2] then p[2] end as share
+            from hits
         )
-    """
-    # kept there: of very many requests half may be due a little more than they got
-    (lacking,) = one(
+        select model, route, coalesce(tokens, 0.0) as due_tokens,
+            case when tokens is null then share else 0.0 end as due_share
+        from agreed
+        -- where nothing is usual, nothing is due
+        where tokens > 0 or (tokens is null and share > 0)
+        """
+    )
+    usual = con.execute("select * from _usual").fetchall()
+    cold = _cold(con) if usual else set()
+    return arrow_table(
+        {
+            "model": [r[0] for r in usual],
+            "route": [r[1] for r in usual],
+            "due_tokens": [r[2] for r in usual],
+            "due_share": [r[3] for r in usual],
+            "least_share": [_MISSED if r[:2] in cold else 0.0 for r in usual],
+        },
+        _USUAL_SCHEMA,
+    )
+
+
+def _define_hits(con: duckdb.DuckDBPyConnection, drawn_of: int | None) -> None:
+    """``_hits``: the requests of the window, or those drawn of very many."""
+    drawn, key = "true", "request_key"
+    if drawn_of is not None:
+        key = "hash(start_unix_ns, input_tokens)"
+        drawn = f"{key} % {1 + drawn_of // _DRAWN_MAX} = 0"
+    kind = "view" if drawn_of is None else "table"
+    replace(
         con,
+        "_hits",
         f"""
-        create or replace temp table _usual_due as
-        {usual}
-        select request_key, tokens as due_tokens, model, route, {_IS_MISSED} as is_missed from due
-        where tokens > 0 and cached_tokens < tokens and input_tokens > tokens
+        {kind} _hits as
+        select {key} as key, coalesce(model, '') as model, coalesce(route, '') as route,
+            coalesce(prefill_worker, worker, '') as worker, start_unix_ns, quarantine_reason,
+            cached_tokens, input_tokens
+        from window_requests
+        where {drawn}
         """,
     )
-    if not lacking:
-        return _NOTHING
-    (missed,) = one(con, "select count(*) from _usual_due where is_missed")
-    cold = _cold(con, usual) if missed else []
-    where = " where not (is_missed and list_contains($cold, [model, route]))" if cold else ""
-    rows = con.sql(
-        f"select request_key, due_tokens from _usual_due{where}",
-        params={"cold": cold} if cold else None,
-    )
-    return rows.to_arrow_table().cast(_SCHEMA)
 
 
-def _cold(con: duckdb.DuckDBPyConnection, usual: str) -> list[list[str]]:
+def _cold(con: duckdb.DuckDBPyConnection) -> set[tuple[str, str]]:
     """Models and routes whose misses are many and lie anywhere: nothing was due to those."""
-    (count,) = one(con, f"{usual} select count(*) from due where tokens > 0")
+    due = "_hits join _usual using (model, route) where due_tokens + due_share * input_tokens > 0"
+    count, missed = one(con, f"select count(*), count(*) filter ({_IS_MISSED}) from {due}")
+    if not missed:
+        return set()
     seen = con.execute(
         f"""
-        {usual}
-        select model, route, worker, {_IS_MISSED} from due
-        where tokens > 0 and hash(request_key) % {1 + count // _SEEN_MAX} = 0
-        order by model, route, worker, start_unix_ns, request_key
+        select model, route, worker, {_IS_MISSED} from {due}
+            and hash(key) % {1 + count // _SEEN_MAX} = 0
+        order by model, route, worker, start_unix_ns, key
         """
     ).fetchall()
     groups = ((key, list(rows)) for key, rows in groupby(seen, lambda r: r[:2]))
-    return [[str(k) for k in key] for key, rows in groups if _is_even(rows)]
+    return {key for key, rows in groups if _is_even(rows)}
 
 
 def _is_even(group: list[Any]) -> bool:

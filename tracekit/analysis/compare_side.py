@@ -17,6 +17,7 @@ import numpy.typing as npt
 import polars as pl
 
 from tracekit.analysis import sqlfiles
+from tracekit.analysis.cache import NOTHING_DUE
 from tracekit.analysis.compare_rules import CompareRules
 from tracekit.analysis.comparison import SideInfo
 from tracekit.analysis.diagnosis import RequestCounts
@@ -180,7 +181,7 @@ def read_side(
     # and decode is measured in tokens
     facts = (
         "with window_requests as (select * from _compare_side), "
-        "cache_due as (select '' as request_key, 0.0 as due_tokens where false), "
+        f"{', '.join(f'{n} as ({query})' for n, query in NOTHING_DUE.items())}, "
         "speculation as (select 0 as seen, 0 as counted), "
         f"request_facts as ({sqlfiles.load('attribution', 'request_facts').body})"
     )
