@@ -15,6 +15,7 @@ from tests.analysis import factory
 from tests.analysis.factory import PREFILL_MS, Traffic
 from tracekit.analysis import cache, prefixes
 from tracekit.analysis._duck import one, put
+from tracekit.analysis.attribution import define_attribution
 from tracekit.analysis.cache import cache_due, usual_hits
 from tracekit.analysis.diagnose import diagnose_connection
 from tracekit.analysis.diagnosis import Diagnosis, PrefixReuse
@@ -22,6 +23,7 @@ from tracekit.analysis.prefixes import Hashed, Prefixes
 from tracekit.analysis.slo import parse_slo
 from tracekit.analysis.speculation import speculation
 from tracekit.analysis.sqlfiles import load
+from tracekit.analysis.window import Window
 from tracekit.lake.schema import TABLES
 from tracekit.report import side_notes
 
@@ -287,3 +289,25 @@ def test_of_very_many_a_part_tells_what_is_usual(
     ):
         assert found["due_share"] == pytest.approx(whole["due_share"], abs=1e-3)
         assert {**found, "due_share": 0} == {**whole, "due_share": 0}
+
+
+def test_what_is_usual_now_was_not_due_to_a_healthy_window_before() -> None:
+    traffic = factory.clean(400)
+    traffic.columns["input_tokens"] = np.full(400, 1_000)
+    hits = np.where(np.arange(400) < 200, 0, 400)
+    hits[300:302] = 0
+    traffic.columns["cached_tokens"] = hits
+    con = traffic.connect()
+    start = np.asarray(traffic.columns["start_unix_ns"])
+    assert (np.diff(start) > 0).all()
+    con.execute(
+        "create or replace temp view window_requests as "
+        f"select * from requests where start_unix_ns >= {start[200]}"
+    )
+    healthy = Window(since_unix_ns=int(start[100]), until_unix_ns=int(start[350]))
+    define_attribution(con, parse_slo("ttft=1s"), baseline=healthy)
+    due = con.sql(
+        "select request_key from baseline_facts where due_uncached_tokens < uncached_tokens"
+    ).fetchall()
+    assert {key for (key,) in due} == traffic.keys(np.arange(300, 302))
+    assert one(con, "select count(*) from baseline_facts")[0] == 250
