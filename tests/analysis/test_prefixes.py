@@ -256,6 +256,9 @@ def test_what_hashes_say_goes_before_what_is_usual() -> None:
     )
     known = Prefixes(hashed, {keys[0]: 500, keys[2]: 400, keys[3]: 400})
     assert due(known) == {keys[0]: 500.0, keys[1]: 400.0}
+    # nobody had computed its blocks before: its route's usual hit is not due to it
+    new = replace(hashed[0], key=keys[1])
+    assert due(Prefixes((*hashed, new), known.held_tokens)) == {keys[0]: 500.0}
 
 
 @pytest.mark.parametrize("clock", [True, False])

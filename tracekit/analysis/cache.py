@@ -172,7 +172,10 @@ def _by_hashes(prefixes: Prefixes) -> dict[str, float]:
     for r, tokens, cached in known:
         shares[r.kind].append(min(cached / tokens, 1.0))
     usual = {k: float(np.quantile(v, _WHEN_IT_WORKS)) for k, v in shares.items()}
-    return {
+    # a prompt whose blocks nobody had computed before is owed nothing, whatever its route usually
+    # gets
+    unseen = {r.key: 0.0 for r in prefixes.requests if r.key not in held}
+    return unseen | {
         r.key: usual[r.kind] * tokens
         for r, tokens, cached in known
         if usual[r.kind] >= _GIVES and cached < usual[r.kind] * tokens
