@@ -98,6 +98,46 @@ def test_chunk_times_are_packed_and_give_what_the_row_leaves_out() -> None:
     assert (f["ttft_ms"], f["e2e_ms"]) == (7.0, 9.0)
 
 
+def test_token_counts_that_are_not_those_of_each_chunk_are_left_out() -> None:
+    four = {"ttft_ms": 1, "chunk_offsets_ms": [1, 2, 3, 4]}
+    batch = read(
+        lines(
+            # cut off: no output count, but the column is one of counts so far
+            four | {"id": "cut", "chunk_tokens": [0, 1, 2, 3]},
+            four | {"id": "so far", "chunk_tokens": [1, 2, 3, 4], "output_tokens": 4},
+            four | {"id": "too many", "chunk_tokens": [1, 5, 2, 2], "output_tokens": 9},
+            four | {"id": "each", "chunk_tokens": [0, 2, 2, 3], "output_tokens": 7},
+            four | {"id": "some", "chunk_tokens": [1, 2, 2, 0], "output_tokens": 9},
+            # what the empty first and last chunks make of one token a chunk
+            four | {"id": "ones", "chunk_tokens": [1, 1, 1, 1], "output_tokens": 3},
+            {"id": "packed", "chunk_times": pack([1, 2], [7, 9]), "output_tokens": 9},
+        )
+    )
+    kept = {row["request_id"]: unpack(row["chunk_times"]) for row in rows(batch)}
+    assert {name: stream.tokens for name, stream in kept.items()} == {
+        "cut": [1, 1, 1, 1],
+        "so far": [1, 1, 1, 1],
+        "too many": [1, 1, 1, 1],
+        "each": [0, 2, 2, 3],
+        "some": [1, 2, 2, 0],
+        "ones": [1, 1, 1, 1],
+        "packed": [1, 1],
+    }
+    assert kept["so far"].offsets_us == [1000, 2000, 3000, 4000]
+    so_far, too_many = (n for n in batch.notices if "left out" in n)
+    assert "'chunk_tokens' counts the tokens so far" in so_far
+    assert so_far.endswith("record what each chunk adds: 3 row(s)")
+    assert "adds up to more than output_tokens" in too_many
+    assert too_many.endswith(": 1 row(s)")
+
+
+def test_counts_that_may_be_of_each_chunk_stay_without_an_output_count() -> None:
+    batch = read(lines({"id": "a", "chunk_offsets_ms": [1, 2, 3], "chunk_tokens": [1, 2, 4]}))
+    (row,) = rows(batch)
+    assert unpack(row["chunk_times"]).tokens == [1, 2, 4]
+    assert not any("left out" in n for n in batch.notices)
+
+
 @pytest.mark.parametrize(
     ("row", "reason"),
     [

@@ -6,8 +6,10 @@ in ``ttft_kind``, or by keeping the file's own number in ``extra``.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from operator import le
 from typing import Any, Final
 
 from tracekit import chunks
@@ -21,6 +23,10 @@ _SAME: Final = 0.05
 
 #: Chunk offsets from here on count from 1970.
 _FIRST_UNIX_US: Final = FIRST_UNIX_NS // 1000
+
+#: What is wrong with the token counts of a row's chunks.
+RUNNING: Final = "running"
+TOO_MANY: Final = "too_many"
 
 _ABORT_WORDS: Final = ("cancel", "abort", "disconnect", "interrupt", "closed by client")
 _TIMEOUT_WORDS: Final = ("timeout", "timed out", "timed_out", "deadline", "시간초과", "시간 초과")
@@ -44,13 +50,20 @@ def add_cache(values: Values) -> None:
             prompt[i] += (cached or 0) + (written or 0)
 
 
-def from_chunks(values: Values, bad: Bad) -> None:
+def from_chunks(values: Values, bad: Bad, *, running: bool = False) -> Counter[str]:
     """Packs chunk times; TTFT and total from them where the row gives none.
 
     Offsets that count from 1970 are made to count from the row's start. TTFT is the first chunk
     that holds a token: ``first_content`` if empty chunks came before it, else ``first_chunk``.
     Offsets count from the sending, TTFT and total from the intended start.
+
+    Token counts that cannot be those of single chunks are not kept: their times are. Returns in
+    how many rows, by what was wrong (`RUNNING`, `TOO_MANY`). ``running``: rows before these had
+    counts of the first kind.
     """
+    dropped: Counter[str] = Counter()
+    counts = zip(values["chunk_tokens"], values["output_tokens"], strict=True)
+    running = running or any(_doubt(t, output) == RUNNING for t, output in counts if t)
     for i, offsets in enumerate(values["chunk_offsets"]):
         tokens: list[int] | None = values["chunk_tokens"][i]
         packed = values["chunk_times"][i]
@@ -72,8 +85,11 @@ def from_chunks(values: Values, bad: Bad) -> None:
             detail = f"{len(offsets)} chunk offsets but {len(tokens)} chunk tokens"
             bad.setdefault(i, ("chunks_differ", detail))
             continue
-        if packed is None:
-            values["chunk_times"][i] = chunks.pack(offsets, tokens)
+        doubt = _doubt(tokens, values["output_tokens"][i], running=running) if tokens else None
+        if doubt is not None:
+            dropped[doubt] += 1
+        if packed is None or doubt is not None:
+            values["chunk_times"][i] = chunks.pack(offsets, None if doubt else tokens)
         if values["streaming"][i] is None:
             values["streaming"][i] = 1
         first = next((k for k, count in enumerate(tokens) if count), 0) if tokens else 0
@@ -82,6 +98,24 @@ def from_chunks(values: Values, bad: Bad) -> None:
             values["ttft_kind"][i] = "first_content" if first else "first_chunk"
         if values["e2e_ms"][i] is None and offsets[-1] > 0:
             values["e2e_ms"][i] = _waited_ms(values, i) + offsets[-1] / 1e3
+    return dropped
+
+
+def _doubt(tokens: list[int], output: int | None, *, running: bool = False) -> str | None:
+    """Why ``tokens`` are not those of each chunk; None if they may be.
+
+    Counts so far never fall and end at the row's ``output`` tokens. A row without that number is
+    told by the others of its file: ``running`` = such were among them. One token in every chunk
+    is what goes without saying: there is nothing to leave out.
+    """
+    if max(tokens) == 1 == min(tokens):
+        return None
+    never_falls = len(tokens) > 1 and all(map(le, tokens, tokens[1:]))
+    if output is None:
+        return RUNNING if running and never_falls else None
+    if sum(tokens) <= output:
+        return None
+    return RUNNING if never_falls and tokens[-1] == output else TOO_MANY
 
 
 def _waited_ms(values: Values, i: int) -> float:

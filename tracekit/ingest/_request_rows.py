@@ -7,7 +7,7 @@ either right or refused with its field and reason. It reads no file and decides 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -40,6 +40,18 @@ _SUBSTANCE: Final = frozenset(
     for name in SCHEMA.names
     if name.endswith(("_ms", "_tokens", "_unix_ns")) or name in ("tokens_per_s", "chunk_times")
 )
+
+#: Why token counts of chunks are left out, and how to mend that.
+_CHUNK_DOUBTS: Final[dict[str, str]] = {
+    _request_derive.RUNNING: (
+        "{source!r} counts the tokens so far (it ends at output_tokens), not those of each chunk: "
+        "left out, the times are kept; to have them, record what each chunk adds"
+    ),
+    _request_derive.TOO_MANY: (
+        "{source!r} adds up to more than output_tokens, so it does not count the tokens of each "
+        "chunk: left out, the times are kept; to have them, record what each chunk adds"
+    ),
+}
 
 
 @dataclass
@@ -96,6 +108,8 @@ class Converter:
         self.now_unix_ns = now_unix_ns
         self.tally = Tally()
         self.rate: Rate | None = None
+        # chunk counts of a row so far, not of each chunk, were among the rows
+        self.running = False
 
     def convert(self, block: Block, plan: Plan) -> Converted:
         """Rows of ``block``; the first block with any decides what tokens/s means."""
@@ -104,7 +118,8 @@ class Converter:
         if plan.cache_on_top:
             _request_derive.add_cache(values)
         self._drop_zeros(values)
-        _request_derive.from_chunks(values, bad)
+        doubts = _request_derive.from_chunks(values, bad, running=self.running)
+        self._note_doubts(doubts, plan)
         if self.rate is None and "tokens_per_s" in plan.columns:
             self.rate = _request_derive.what_rate(values, plan.columns["tokens_per_s"].source)
         originals, totals = _request_derive.settle_rate(values, self.rate)
@@ -237,6 +252,14 @@ class Converter:
                 if value == 0:
                     column[i] = None
                     self.tally.zeros[name] += 1
+
+    def _note_doubts(self, dropped: Mapping[str, int], plan: Plan) -> None:
+        """Notes token counts of chunks that were left out."""
+        self.running |= _request_derive.RUNNING in dropped
+        column = plan.columns.get("chunk_tokens") or plan.columns.get("chunk_times")
+        for doubt, count in dropped.items():
+            source = column.source if column is not None else "chunk_tokens"
+            self.tally.counts[_CHUNK_DOUBTS[doubt].format(source=source)] += count
 
     def _settle_status(self, rows: Sequence[Row], values: Values, plan: Plan) -> None:
         """Fills in statuses; a flag that says cancelled goes before what is only an HTTP code.
