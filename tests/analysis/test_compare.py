@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from tests.analysis import _sides, factory
 from tests.analysis._sides import RULES, compared, metric, phase
 from tests.analysis.factory import Traffic
+from tracekit.analysis import compare_words
 from tracekit.analysis.compare_rules import CompareRules
 from tracekit.analysis.comparison import SCHEMA, VERDICTS, Comparison, Effect
 from tracekit.analysis.slo import parse_slo
@@ -26,7 +28,7 @@ def _long(seed: int, share: float = 0.1, *, workers: int = 2) -> Traffic:
 
 
 def test_nothing_changed_is_said() -> None:
-    result = compared(_long(1), _long(2))
+    result = compared(factory.clean(600, seed=1), factory.clean(600, seed=2))
     assert result.verdict == "no_change"
     assert result.sentence.startswith("No change from A (side A) to B (side B): TTFT mean ")
     assert "n = 600 and 600" in result.sentence
@@ -242,6 +244,50 @@ def test_what_the_data_could_not_show_is_no_no_change() -> None:
     result = compared(a, b)
     assert result.verdict == "not_enough_evidence"
     assert "would not show with n = 35 and 35" in result.sentence
+    assert "cannot tell whether" in result.sentence and "collect more" in result.sentence
+
+
+def test_the_headline_is_not_surer_than_the_rows() -> None:
+    """Means of one metric that cannot tell are no "no change" of the others."""
+    like = compared(factory.clean(600, seed=1), factory.clean(600, seed=2))
+
+    def with_wide(*wide: str) -> Comparison:
+        metrics = []
+        for m in like.metrics:
+            assert m.split is not None
+            mean = next(s for s in m.statistics if s.statistic == "mean")
+            assert mean.effect is not None and mean.a_ms is not None
+            if m.metric in wide:
+                effect = replace(mean.effect, low=-0.4 * mean.a_ms, high=0.1 * mean.a_ms)
+                m = replace(
+                    m,
+                    statistics=(replace(mean, effect=effect), *m.statistics[1:]),
+                    split=replace(m.split, total=effect),
+                )
+            metrics.append(m)
+        return replace(like, metrics=tuple(metrics))
+
+    for wide, verdict, begin in (
+        ((), "no_change", "No change from A"),
+        (("tpot_ms",), "no_change", "No change in TTFT and E2E from A"),
+        (("ttft_ms",), NOTHING[1], "Not enough evidence: cannot tell whether TTFT changed from A"),
+        (
+            ("ttft_ms", "e2e_ms"),
+            NOTHING[1],
+            "Not enough evidence: cannot tell whether TTFT and E2E",
+        ),
+        (("ttft_ms", "tpot_ms", "e2e_ms"), NOTHING[1], "Not enough evidence: cannot tell whether"),
+    ):
+        shown = with_wide(*wide)
+        said, sentence = compare_words.conclude(shown, RULES)
+        assert (said, sentence.startswith(begin)) == (verdict, True), sentence
+        rows = {row[0]: row[5] for row in compare_text.statistic_rows(shown)}
+        for name in ("TTFT", "TPOT", "E2E"):
+            unsure = f"{name.lower()}_ms" in wide
+            assert rows[f"{name} mean"] == ("cannot tell" if unsure else "no change")
+            assert (f"{name} by 40 %" in sentence) == unsure
+    rest = compare_words.conclude(with_wide("ttft_ms", "e2e_ms"), RULES)[1].partition("; ")[2]
+    assert rest.startswith("no change: TPOT mean ")
 
 
 def test_no_p99_below_300_requests() -> None:

@@ -77,6 +77,11 @@ class Effect:
     is_change: bool
     confidence_label: str | None
 
+    @property
+    def unseen(self) -> float:
+        """The largest change, either way, that the interval does not rule out."""
+        return max(-self.low, self.high)
+
 
 @dataclass(frozen=True)
 class Statistic:

@@ -192,7 +192,7 @@ def sure_word(effect: Effect | None, base: float | None = None, wide: float = 0.
         return "too small"
     if not effect.low <= 0 <= effect.high:
         return "not certain"
-    seen = base is None or max(-effect.low, effect.high) <= wide * base
+    seen = base is None or effect.unseen <= wide * base
     return "no change" if seen else "cannot tell"
 
 
