@@ -10,6 +10,9 @@
 -- ttft_level: given, route, model or all; NULL without a limit
 -- tpot_level: as ttft_level
 -- e2e_level: as ttft_level
+-- ttft_n: completed requests that ttft_ms is the percentile of, NULL where it is given or not known
+-- tpot_n: as ttft_n
+-- e2e_n: as ttft_n
 with strata as (
     select
         f.model as model,
@@ -102,7 +105,16 @@ leveled as (
         m.e2e_ms as model_e2e_ms,
         o.ttft_ms as all_ttft_ms,
         o.tpot_ms as all_tpot_ms,
-        o.e2e_ms as all_e2e_ms
+        o.e2e_ms as all_e2e_ms,
+        c.ttft_n as route_ttft_n,
+        c.tpot_n as route_tpot_n,
+        c.e2e_n as route_e2e_n,
+        m.ttft_n as model_ttft_n,
+        m.tpot_n as model_tpot_n,
+        m.e2e_n as model_e2e_n,
+        o.ttft_n as all_ttft_n,
+        o.tpot_n as all_tpot_n,
+        o.e2e_n as all_e2e_n
     from strata as c
     left join by_model as m on c.model = m.model
     cross join overall as o
@@ -121,5 +133,11 @@ select
         when 'model' then model_e2e_ms when 'all' then all_e2e_ms end as e2e_ms,
     ttft_level,
     tpot_level,
-    e2e_level
+    e2e_level,
+    case ttft_level when 'route' then route_ttft_n when 'model' then model_ttft_n
+        when 'all' then all_ttft_n end as ttft_n,
+    case tpot_level when 'route' then route_tpot_n when 'model' then model_tpot_n
+        when 'all' then all_tpot_n end as tpot_n,
+    case e2e_level when 'route' then route_e2e_n when 'model' then model_e2e_n
+        when 'all' then all_e2e_n end as e2e_n
 from leveled

@@ -290,6 +290,20 @@ def test_the_headline_is_not_surer_than_the_rows() -> None:
     assert rest.startswith("no change: TPOT mean ")
 
 
+def test_no_p95_below_60_requests() -> None:
+    few, enough = factory.clean(59, seed=1), factory.clean(60, seed=2)
+    result = compared(few, enough)
+    assert [m.metric for m in result.metrics] == ["ttft_ms", "tpot_ms", "e2e_ms"]
+    for one in result.metrics:
+        p95 = next(s for s in one.statistics if s.statistic == "p95")
+        assert p95.a_ms is None and p95.a_at_least_ms is None
+        assert p95.b_ms is not None and p95.effect is None
+    result = compared(enough, factory.clean(60, seed=3))
+    assert all(s.a_ms for m in result.metrics for s in m.statistics if s.statistic == "p95")
+    # a tail of too few moments is said to be that, where there is one
+    assert ("too few" in _text(result)) == ("too few: what is at or above it" in _text(result))
+
+
 def test_no_p99_below_300_requests() -> None:
     result = compared(factory.clean(299, seed=1), factory.clean(400, seed=2))
     p99 = next(s for s in metric(result, "ttft_ms").statistics if s.statistic == "p99")

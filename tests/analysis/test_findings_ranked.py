@@ -11,6 +11,7 @@ from tests.analysis import factory
 from tracekit.analysis.diagnose import diagnose_connection
 from tracekit.analysis.diagnosis import Diagnosis
 from tracekit.analysis.slo import parse_slo
+from tracekit.analysis.verdicts import _against_limit
 from tracekit.report import diagnosis_md, diagnosis_text
 from tracekit.report.console import make_console
 
@@ -131,3 +132,26 @@ def test_one_or_two_of_many_are_no_finding_of_high_confidence(found: Diagnosis) 
     alone.add("queue", np.arange(1), 9_000.0)
     (only,) = diagnose_connection(alone.connect(), parse_slo(_SLO)).findings
     assert only.confidence_label == "high"
+
+
+@pytest.mark.parametrize(("n", "told"), [(48, False), (59, False), (60, True)])
+def test_a_95th_percentile_of_too_few_is_told_nowhere(n: int, told: bool) -> None:
+    """As in the table of percentiles, which shows a dash: three requests must lie above it."""
+    traffic = factory.clean(n)
+    traffic.add("queue", np.arange(20, 22), 9_000.0)
+    con = traffic.connect()
+    found = diagnose_connection(con, parse_slo(None))
+    assert (found.percentiles["ttft_ms"].p95 is not None) is told
+    first = [f.evidence[0] for f in found.findings if f.metric == "ttft"]
+    assert first
+    for line in first:
+        assert ("95th percentile of the requests" in line and " against " in line) is told
+        assert (f"among the slowest few of {n} requests" in line) is not told
+    rows = con.sql(
+        "select s.*, t.ttft_n as threshold_n from slow_requests as s "
+        "join slow_thresholds as t on s.model = t.model and s.route = t.route where metric = 'ttft'"
+    )
+    for row in rows.to_arrow_table().to_pylist():
+        line = _against_limit(row)
+        assert (" over " in line and "the 95th percentile of" in line) is told
+        assert (f"among the slowest few of {n} requests of the same model" in line) is not told

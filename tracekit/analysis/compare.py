@@ -226,11 +226,8 @@ def _metric(
         a_n, b_n, a_values, b_values = drawn.a_n, drawn.b_n, drawn.a_values, drawn.b_values
         a_least, b_least = drawn.a_at_least, drawn.b_at_least
 
-    def needed(statistic: str) -> int:
-        return rules.min_p99_rows if statistic == "p99" else rules.min_rows
-
     def value(values: Mapping[str, float], n: int, statistic: str) -> float | None:
-        return values.get(statistic) if n >= needed(statistic) else None
+        return values.get(statistic) if n >= rules.needed(statistic) else None
 
     statistics = tuple(
         Statistic(

@@ -90,8 +90,7 @@ def add_metric(tests: Tests, metric: DrawnMetric, shorter: DrawnMetric | None) -
     """
     rules, name = tests.rules, metric.metric
     for statistic in STATISTICS:
-        few = min(metric.a_n, metric.b_n) < rules.min_p99_rows
-        if statistic == "p99" and few:
+        if min(metric.a_n, metric.b_n) < rules.needed(statistic):
             continue
         tests.add(
             (name, statistic),

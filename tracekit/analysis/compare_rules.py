@@ -28,7 +28,8 @@ class CompareRules:
     min_tail_slices: float = 5.0
     #: completed requests that a side, a metric or a stratum needs
     min_rows: int = 30
-    #: rows below which a 99th percentile is not printed
+    #: rows below which a 95th and a 99th percentile are not printed: three lie above either
+    min_p95_rows: int = 60
     min_p99_rows: int = 300
     #: error probability of the whole comparison, and the level of each printed interval
     alpha: float = 0.05
@@ -71,6 +72,10 @@ class CompareRules:
     #: change" is not said either
     high_p: float = 0.01
     unsure_p: float = 0.2
+
+    def needed(self, statistic: str) -> int:
+        """Rows that a side needs for ``mean``, ``p50``, ``p95`` or ``p99``."""
+        return {"p95": self.min_p95_rows, "p99": self.min_p99_rows}.get(statistic, self.min_rows)
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)

@@ -49,6 +49,8 @@ class Support:
     gaps_known: bool
     facts: Mapping[tuple[str, str], Row]
     strata: Mapping[Key, Sequence[Mostly]]
+    #: of how many requests the limits are the slowest few, where a 95th percentile needs more
+    few: Mapping[Key, tuple[int, int]]
     lost_loads: KvLoads | None = None
     hits_believed: bool = True
 
@@ -110,9 +112,30 @@ def support(
         gaps_known=2 * fields["with_gaps"] >= fields["n"] > 0,
         facts={(r["phase"], r["cause"]): r for r in _facts(con)},
         strata=finding_strata(con, attribution.rules),
+        few=_few(con, attribution.rules),
         lost_loads=lost_loads,
         hits_believed=hits_believed,
     )
+
+
+def _few(con: duckdb.DuckDBPyConnection, rules: Rules) -> dict[Key, tuple[int, int]]:
+    """Findings most of whose limits are percentiles of too few: of how few, at least and most."""
+    rows = con.execute(
+        """
+        with limits as (
+            select f.*, case f.metric when 'ttft' then t.ttft_n when 'tpot' then t.tpot_n
+                else t.e2e_n end as limit_n
+            from finding_strata as f
+            join slow_thresholds as t on t.model = f.model and t.route = f.route
+        )
+        select class, phase, cause, metric,
+            min(limit_n) as fewest, max(limit_n) filter (where limit_n < $needed) as most
+        from limits group by class, phase, cause, metric
+        having 2 * coalesce(sum(n) filter (where limit_n < $needed), 0) > sum(n)
+        """,
+        {"needed": rules.min_p95_rows},
+    ).fetchall()
+    return {(c, p, cause, m): (int(low), int(high)) for c, p, cause, m, low, high in rows}
 
 
 def fitted(cells: Iterable[Cell]) -> dict[str, tuple[float, float]]:
@@ -181,18 +204,24 @@ def lines(
     support: Support,
 ) -> Iterator[str]:
     """The evidence of one row of ``findings``."""
-    metric = METRIC_WORDS[words.metric]
-    limit = (
-        f"that {verb(metric_misses, 'misses', 'miss')} the SLO"
-        if support.source == GIVEN
-        else "over the 95th percentile of the requests of the same model and route in the window"
-    )
-    of = plural(metric_misses, "request")
-    yield (
-        f"{row['n']:,} of {of} {limit}: median {metric} "
-        f"{format_ms(row['value_ms'])} against {format_ms(row['threshold_ms'])}"
-    )
-    for m in support.strata.get((row["class"], row["phase"], row["cause"], row["metric"]), ()):
+    key = (row["class"], row["phase"], row["cause"], row["metric"])
+    few = support.few.get(key)
+    value = f"median {METRIC_WORDS[words.metric]} {format_ms(row['value_ms'])}"
+    of = f"{row['n']:,} of {plural(metric_misses, 'request')}"
+    if support.source == GIVEN:
+        limit = f"that {verb(metric_misses, 'misses', 'miss')} the SLO"
+    elif few is None:
+        limit = "over the 95th percentile of the requests of the same model and route in the window"
+    else:
+        fewest, most = few
+        limit = (
+            f"that {verb(metric_misses, 'is', 'are')} among the slowest few of "
+            f"{plural(most, 'request') if fewest == most else f'{fewest} to {most} requests'} of a "
+            "model and route in the window (too few for a 95th percentile)"
+        )
+    against = "" if few is not None else f" against {format_ms(row['threshold_ms'])}"
+    yield f"{of} {limit}: {value}{against}"
+    for m in support.strata.get(key, ()):
         whose = "all of them are"
         if m.share != 1:
             whose = f"{format_share(m.share)} of them are"

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from tracekit.analysis.rules import Rules
 from tracekit.analysis.sentence import NOBODY_NAMED, format_ms
+from tracekit.analysis.slo import GIVEN
 from tracekit.words import plural
 
 if TYPE_CHECKING:
@@ -63,7 +65,8 @@ def list_verdicts(session: Session, *, last: int | None = None) -> Iterator[dict
     """Rows with VERDICT_COLUMNS and what led to them, the largest excess first.
 
     Wants `attribution.define_attribution` called before. Also in each row: ``reason``,
-    ``value_ms``, ``threshold_ms``, ``threshold_level``, ``censored``, ``runner_up``, ``cause_ms``.
+    ``value_ms``, ``threshold_ms``, ``threshold_level``, ``threshold_n`` (how many requests the
+    limit is a percentile of), ``censored``, ``runner_up``, ``cause_ms``.
     """
     yield from _verdict_rows(session, "", {}, last)
 
@@ -79,9 +82,12 @@ def _verdict_rows(
 ) -> Iterator[dict[str, Any]]:
     query = f"""
         select v.* exclude (culprit_request_id, model, route), s.threshold_level,
+            case v.metric when 'ttft' then t.ttft_n when 'tpot' then t.tpot_n else t.e2e_n end
+                as threshold_n,
             coalesce(c.ids, []) as culprit_request_ids
         from verdicts as v
         left join slow_requests as s on s.request_key = v.request_key and s.metric = v.metric
+        left join slow_thresholds as t on t.model = v.model and t.route = v.route
         left join (
             select request_key, phase,
                 list(coalesce(culprit_request_id, culprit_key)
@@ -126,22 +132,30 @@ def evidence(session: Session, verdict: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-#: What a request is slow against where no SLO is given.
-_PERCENTILE: Final = "the 95th percentile of {whom} in the window"
+#: Whose 95th percentile a request is slow against where no SLO is given, by level.
+_OF: Final[dict[str, str]] = {
+    "route": "of the same model and route",
+    "model": "of the same model",
+    "all": "of all models",
+}
+#: Below this many a 95th percentile is only a large value: it is not told.
+_MIN_P95_ROWS: Final = Rules().min_p95_rows
 
 
 def _against_limit(verdict: Mapping[str, Any]) -> str:
-    level = verdict["threshold_level"]
-    limit = {
-        "given": "the SLO",
-        "route": _PERCENTILE.format(whom="the requests of the same model and route"),
-        "model": _PERCENTILE.format(whom="the requests of the same model"),
-        "all": _PERCENTILE.format(whom="all requests"),
-    }.get(level, "the limit")
+    whose, n = _OF.get(verdict["threshold_level"]), verdict["threshold_n"]
     at_least = "at least " if verdict["censored"] else ""
+    value = f"{verdict['metric'].upper()} {at_least}{format_ms(verdict['value_ms'])}"
+    if whose is not None and n is not None and n < _MIN_P95_ROWS:
+        return (
+            f"{value}, among the slowest few of {plural(n, 'request')} {whose} in the window (too "
+            "few for a 95th percentile)"
+        )
+    limit = f"the 95th percentile of the requests {whose} in the window"
+    if whose is None:
+        limit = "the SLO" if verdict["threshold_level"] == GIVEN else "the limit"
     return (
-        f"{verdict['metric'].upper()} {at_least}{format_ms(verdict['value_ms'])}, "
-        f"{format_ms(verdict['value_ms'] - verdict['threshold_ms'])} over "
+        f"{value}, {format_ms(verdict['value_ms'] - verdict['threshold_ms'])} over "
         f"{format_ms(verdict['threshold_ms'])}, {limit}"
     )
 

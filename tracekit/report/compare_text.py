@@ -211,12 +211,15 @@ def not_compared_lines(comparison: Comparison) -> Iterator[str]:
 def sure_line(comparison: Comparison) -> str:
     """What ``sure`` and the intervals mean."""
     tests = comparison.method["tests"]
-    return (
+    if not tests:
+        return "too few requests for intervals"
+    line = (
         f"intervals are 95 % each; sure is after correction for all {tests} things tested; cannot "
         f"tell: the interval holds 0, and changes of more than {formats.percent(_wide(comparison))}"
-        if tests
-        else "too few requests for intervals"
     )
+    if any(row[STATISTICS.index("sure")] == "too few" for row in statistic_rows(comparison)):
+        line += "; too few: what is at or above it comes from too few moments to be tested"
+    return line
 
 
 def signed(value: float | None) -> str:
