@@ -363,3 +363,28 @@ def test_facts_of_very_many_requests_are_read_not_kept(
     plan = con.execute("explain select sum(due_uncached_tokens) from request_facts").fetchall()
     assert "cached_tokens" in str(plan) and "request_key" not in str(plan)
     assert diagnose_connection(con, parse_slo(slo)).to_json() == kept
+
+
+@pytest.mark.parametrize("completed", [0, 20, 40])
+def test_rows_without_times_need_times_not_more_rows(completed: int) -> None:
+    traffic = factory.clean(60)
+    traffic.columns["quarantine_reason"] = [None] * 60
+    traffic.set("quarantine_reason", np.arange(completed, 60), "no_wall_time")
+    found = diagnose_connection(traffic.connect(), parse_slo(None))
+    said = {m.field: m for m in found.missing_evidence}
+    times = said["ttft_ms, e2e_ms"]
+    assert found.missing_evidence[0] is times and "requests" not in said
+    assert times.why.startswith(f"{60 - completed} of 60 requests have no time that says how long")
+    assert "ttft_ms and e2e_ms, or start_unix_ns and end_unix_ns" in times.how
+    assert (times.how in found.sentence) == (completed < 30)
+    assert "collect" not in found.sentence
+
+
+def test_few_rows_need_more_whatever_their_times() -> None:
+    traffic = factory.clean(25)
+    traffic.columns["quarantine_reason"] = [None] * 25
+    traffic.set("quarantine_reason", np.arange(20, 25), "no_wall_time")
+    fields = [
+        m.field for m in diagnose_connection(traffic.connect(), parse_slo(None)).missing_evidence
+    ]
+    assert fields[:2] == ["ttft_ms, e2e_ms", "requests"]

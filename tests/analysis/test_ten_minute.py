@@ -275,3 +275,45 @@ def test_where_both_lengths_push_both_get_advice() -> None:
     assert "TTFT grows with input tokens" in said
     assert "limit output length" in said
     assert "for the first token try prefix caching" in said
+
+
+def _row(i: int, **known: float | None) -> dict[str, Any]:
+    whole = {
+        "request_id": f"r{i}",
+        "input_tokens": 100 + 7 * (i * 5 % 11),
+        "output_tokens": 50 + 3 * (i * 7 % 13),
+        "ttft_ms": 100.0 + 40 * (i * 3 % 7),
+        "e2e_ms": 900.0 + 90 * (i * 11 % 17),
+    }
+    return whole | known
+
+
+@pytest.mark.parametrize(
+    ("timed", "said"), [(0, "none of 20 requests has"), (7, "7 of 20 requests have")]
+)
+def test_rows_without_times_are_not_explained_away(timed: int, said: str) -> None:
+    none = {"ttft_ms": None, "e2e_ms": None, "quarantine_reason": "no_wall_time"}
+    rows = [_row(i, **({} if i < timed else none)) for i in range(20)]  # type: ignore[arg-type]
+    table = ten_minute_connection(_connect(rows))
+    assert table.sentence.startswith(f"Not enough times for a conclusion: {said} a TTFT or a total")
+    assert "record ttft_ms and e2e_ms, or start_unix_ns and end_unix_ns" in table.sentence
+    assert {"ttft_ms", "e2e_ms"} <= set(table.missing)
+
+
+def test_only_what_was_looked_at_does_not_explain_the_times() -> None:
+    def sentence(**known: float | None) -> str:
+        return ten_minute_connection(_connect([_row(i, **known) for i in range(20)])).sentence
+
+    assert sentence().startswith(
+        "Neither input length nor output length explains these times (n = 20): 0 requests with long"
+    )
+    no_input = sentence(input_tokens=None)
+    assert no_input.startswith(
+        "Output length does not explain these times (n = 20; input tokens against TTFT: 0 rows, 8 "
+    )
+    no_first = sentence(ttft_ms=None)
+    assert no_first.startswith("Output length does not explain") and "long TTFT" not in no_first
+    assert ": 0 requests with low tokens/s; record" in no_first
+    neither = sentence(input_tokens=None, output_tokens=None)
+    assert neither.startswith("Not enough rows for a conclusion: input tokens against TTFT: 0 rows")
+    assert "explain" not in neither

@@ -41,6 +41,7 @@ from tracekit.analysis.sentence import (
 from tracekit.analysis.slo import GIVEN, Slo
 from tracekit.analysis.speculation import chunk_pace
 from tracekit.analysis.swapped import set_aside
+from tracekit.analysis.timeless import with_times
 from tracekit.analysis.window import ALL, Window, format_time
 from tracekit.lake.duck import stand_back
 from tracekit.names import SLO_METRICS
@@ -153,6 +154,7 @@ def diagnose_connection(
         ),
         rules=attribution.rules,
     )
+    missing = with_times(missing, counts, min_rows=attribution.rules.min_rows)
     starts = [r["first_unix_ns"] for r in outcomes if r["first_unix_ns"] is not None]
     ends = [r["last_unix_ns"] for r in outcomes if r["last_unix_ns"] is not None]
     return Diagnosis(

@@ -14,6 +14,7 @@ from typing import Final
 from tracekit.analysis.diagnosis import Culprit, Finding, MissingEvidence, RequestCounts, SloInfo
 from tracekit.analysis.missing import CLOCKS_FIELD, KIND, SWAPPED_FIELDS
 from tracekit.analysis.slo import GIVEN
+from tracekit.analysis.timeless import TIMES_FIELD
 from tracekit.words import plural, verb
 
 #: Phases as they read in a sentence.
@@ -408,9 +409,9 @@ def diagnosis_sentence(
             f"Not enough evidence: no request lies in {window_text} with these filters; "
             f"{elsewhere}; widen --since or change the filters."
         )
-    swapped = next((m for m in missing if m.field == SWAPPED_FIELDS), None)
-    if requests.completed < min_rows and not findings and swapped is not None:
-        return f"Not enough evidence: {swapped.why}; {swapped.how}."
+    mended = next((m for m in missing if m.field in (SWAPPED_FIELDS, TIMES_FIELD)), None)
+    if requests.completed < min_rows and not findings and mended is not None:
+        return f"Not enough evidence: {mended.why}; {mended.how}."
     if requests.completed < min_rows and not findings:
         return (
             f"Not enough evidence: {plural(requests.completed, 'completed request')} in "

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tracekit.analysis.sentence import format_ms
+from tracekit.analysis.timeless import RECORD_TIMES
 from tracekit.words import plural, verb
 
 if TYPE_CHECKING:
@@ -311,7 +312,7 @@ def _findings(done: Sequence[Mapping[str, Any]]) -> tuple[LengthEffect, ...]:
 
 def _missing(done: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
     """Fields that not even half of the rows have."""
-    wanted = ("ttft_ms", "input_tokens", "output_tokens", "cached_tokens", "queue_ms")
+    wanted = ("ttft_ms", "e2e_ms", "input_tokens", "output_tokens", "cached_tokens", "queue_ms")
     return tuple(f for f in wanted if 2 * sum(r[f] is not None for r in done) < len(done))
 
 
@@ -320,6 +321,7 @@ _CANNOT_RULE_OUT: Final = {"cached_tokens": "a cache miss", "queue_ms": "a wait 
 
 _MISSING_WORDS: Final = {
     "ttft_ms": "TTFT",
+    "e2e_ms": "total time",
     "input_tokens": "input tokens",
     "output_tokens": "output tokens",
     "cached_tokens": "cache hit (cached_tokens)",
@@ -346,6 +348,13 @@ def _sentence(
             f"Not enough rows for a conclusion: {plural(len(done), 'completed request')}, "
             f"{MIN_ROWS} are "
             f"needed to see whether a length pushes a time{unsaid}."
+        )
+    timed = sum(r["ttft_ms"] is not None or r["e2e_ms"] is not None for r in done)
+    if timed < MIN_ROWS:
+        return (
+            f"Not enough times for a conclusion: {timed or 'none'} of {len(done)} requests "
+            f"{verb(timed or 1, 'has', 'have')} a TTFT or a total time, {MIN_ROWS} are needed; "
+            f"{RECORD_TIMES}."
         )
     pushed_first = by_input.answer == "yes" and _matters(by_input, done)
     pushed_total = by_output.answer == "yes"
@@ -383,12 +392,39 @@ def _sentence(
             f"{start}: {_brief(by_output)}{also}; limit output length and compare decode "
             f"concurrency, model size and the provider's token rate{first}{unsaid}."
         )
-    late = sum(bool(r.long_ttft) for r in rows)
-    slow = sum(bool(r.low_tokens_per_s) for r in rows)
+    return f"{_unexplained(rows, by_input, by_output)}{unsaid}."
+
+
+def _unexplained(
+    rows: Sequence[TenMinuteRow], by_input: LengthEffect, by_output: LengthEffect
+) -> str:
+    """That the lengths do not explain the times, of those that could be looked at."""
+    told = {
+        word: effect.n
+        for word, effect in (("input length", by_input), ("output length", by_output))
+        if effect.answer != "not_enough_rows"
+    }
+    if not told:
+        return f"Not enough rows for a conclusion: {by_input.text}; {by_output.text}"
+    n = f"n = {max(told.values())}"
+    start = f"Neither input length nor output length explains these times ({n})"
+    if len(told) == 1:
+        (word,) = told
+        other = by_output if word == "input length" else by_input
+        start = f"{word.capitalize()} does not explain these times ({n}; {other.text})"
+    marked = [
+        f"{sum(map(bool, marks))} {what}"
+        for what, marks in (
+            ("with long TTFT", [r.long_ttft for r in rows]),
+            ("with low tokens/s", [r.low_tokens_per_s for r in rows]),
+        )
+        if any(mark is not None for mark in marks)
+    ]
+    marked[:1] = [marked[0].replace(" with", " requests with", 1)] if marked else []
+    counted = f": {', '.join(marked)}" if marked else ""
     return (
-        f"Neither input length nor output length explains these times (n = {len(done)}): {late} "
-        f"requests with long TTFT, {slow} with low tokens/s; record queue wait and cache hits of "
-        f"the marked ones before changing prompts or outputs{unsaid}."
+        f"{start}{counted}; record queue wait and cache hits of the marked ones before changing "
+        "prompts or outputs"
     )
 
 
