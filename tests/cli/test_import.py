@@ -143,3 +143,21 @@ def test_what_decodes_of_a_cut_file_is_taken(run: Run, tmp_path: Path) -> None:
     assert "get the whole file again" in " ".join(result.stdout.split())
     taken = int(re.search(r"(\d+) rows taken", result.stdout)[1])  # type: ignore[index]
     assert 100 < taken < 400
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_an_unknown_file_is_named_and_the_others_are_taken(
+    run: Run, tmp_path: Path, *, as_json: bool
+) -> None:
+    good, bad = traffic.write(tmp_path / "t.jsonl", last=4), tmp_path / "a.metrics.txt"
+    bad.write_text("# TYPE vllm:num_requests_running gauge\n")
+    store = tmp_path / "store"
+    result = run("import", bad, good, "--store", store, *(["--json"] if as_json else []))
+    assert result.exit_code == 3
+    assert "nothing known in this file; at" in result.stderr and "a.metrics.txt" in result.stderr
+    if as_json:
+        assert json.loads(result.stdout)["taken"] == 8
+    else:
+        assert "a.metrics.txt  unknown  nothing taken" in result.stdout
+        assert "8 rows taken" in result.stdout
+    assert len(run("requests", "--json", "--store", store).stdout.splitlines()) == 4

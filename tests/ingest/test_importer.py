@@ -261,13 +261,35 @@ def test_an_empty_file_is_said_to_be_empty(store: Store, tmp_path: Path) -> None
     assert notes == [f"{tmp_path / 'a'}: the file is empty"]
 
 
-def test_an_unknown_file_stops_before_anything_is_written(store: Store, tmp_path: Path) -> None:
-    good = lines(tmp_path / "good.jsonl", line(1))
-    bad = tmp_path / "notes.txt"
+def test_an_unknown_file_stops_none_beside_it(store: Store, tmp_path: Path) -> None:
+    good, more = lines(tmp_path / "good.jsonl", line(1)), lines(tmp_path / "more.jsonl", line(2))
+    bad, worse = tmp_path / "notes.txt", tmp_path / "worse.txt"
     bad.write_text("just words\n")
-    with pytest.raises(SourceError, match=r"notes\.txt.*tried"):
-        run(store, good, bad)
-    assert store.snapshot("spans").version == -1
+    worse.write_text("just words\n")
+    told: list[ImportSummary] = []
+    with pytest.raises(
+        SourceError, match=r"notes\.txt.*tried.*\(1 row of the other files taken\)$"
+    ):
+        run(store, bad, good, done=told.append)
+    assert [(f.format, f.taken) for f in told[0].files] == [("unknown", 0), ("otlp-jsonl", 1)]
+    assert "nothing known" in told[0].files[0].notices[0]
+    again = (
+        r"notes.*; 1 more could not be used \(1 row of the other files taken, 1 there already\)$"
+    )
+    with pytest.raises(SourceError, match=again):
+        run(store, good, bad, more, worse)
+    assert store.snapshot("spans").version != -1
+
+
+def test_unknown_files_alone_leave_nothing_behind(tmp_path: Path) -> None:
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).write_text("just words\n")
+
+    def never() -> Store:
+        raise AssertionError("opened")
+
+    with pytest.raises(SourceError, match=r"a\.txt"):
+        import_paths(never, [str(tmp_path / "a.txt"), str(tmp_path / "b.txt")])
 
 
 def test_unknown_files_in_a_folder_are_passed_over(store: Store, tmp_path: Path) -> None:

@@ -53,26 +53,32 @@ def import_command(
 
     Takes collector JSON lines, length-delimited protobuf, CSV, JSON lines and Parquet, also .gz
     and .zst, also whole folders. Importing a file again changes nothing. A bad line does not
-    stop the good ones, nor does the cut end of a file those before it; exit 3 if nothing in the
-    files is known or usable (an empty file is no error).
+    stop the good ones, nor does the cut end of a file those before it, nor a file that is nothing
+    known the files beside it. Exit 3 if a file named here could not be used, or nothing in the
+    files could (an empty file is no error).
     """
     from tracekit.lake.store import Store
     from tracekit.report import import_text
 
     pairs = _pairs(mapping or [])
     path = opt.store_path(store)
-    summary = import_with_progress(
-        lambda: Store.open(path, create=True),
-        paths,
-        mapping=pairs,
-        source=source,
-        keep_text=keep_text,
-    )
-    if as_json:
-        out.write_json(summary.to_json())
-    else:
-        console = out.console()
-        console.print(import_text.render(summary))
+    done: list[ImportSummary] = []
+    try:
+        summary = import_with_progress(
+            lambda: Store.open(path, create=True),
+            paths,
+            mapping=pairs,
+            source=source,
+            keep_text=keep_text,
+            done=done.append,
+        )
+    finally:
+        # what was taken is told before what stopped some of the files
+        for whole in done:
+            if as_json:
+                out.write_json(whole.to_json())
+            else:
+                out.console().print(import_text.render(whole))
     there = summary.duplicates or summary.differing
     if summary.refused_count and not summary.taken and not there:
         raise typer.Exit(DATA)
@@ -98,6 +104,7 @@ def import_with_progress(
     mapping: dict[str, str] | None = None,
     source: str | None = None,
     keep_text: bool = False,
+    done: Callable[[ImportSummary], None] | None = None,
 ) -> ImportSummary:
     """Import, with a progress bar on stderr where that is a terminal."""
     from tracekit.ingest.importer import import_paths
@@ -110,6 +117,7 @@ def import_with_progress(
             source=source,
             keep_text=keep_text,
             progress=progress,
+            done=done,
         )
 
 

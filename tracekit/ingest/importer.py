@@ -7,6 +7,7 @@ file's trouble stops what. One file is `_import_file`'s business.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
@@ -41,6 +42,7 @@ def import_paths(
     progress: Callable[[Progress], None] | None = None,
     settle: bool = True,
     note: Callable[[str], None] | None = None,
+    done: Callable[[ImportSummary], None] | None = None,
     keep_text: bool = False,
     now_unix_ns: int | None = None,
 ) -> ImportSummary:
@@ -50,13 +52,14 @@ def import_paths(
     ``mapping`` is for request logs (their column to ours, ``name`` or ``name:unit``); ``source``
     forces a format of `files.OTLP_FORMATS` or `files.REQUEST_LOG_FORMATS` on all inputs;
     ``progress`` is called as bytes are read, ``note`` with each remark for the user as it comes
-    up; ``now_unix_ns`` stands for the clock. Rows that the store holds already, and repetitions,
-    are counted as duplicates. With ``settle`` the derived tables are brought up to date at the end.
+    up, ``done`` with the summary before an error at the end; ``now_unix_ns`` stands for the clock.
+    Rows that the store holds already, and repetitions, are counted as duplicates. With ``settle``
+    the derived tables are brought up to date at the end.
 
-    UsageError for a missing path, an unknown ``source`` or a bad ``mapping``; SourceError for a
-    file named in ``paths`` that is nothing known, before anything is written. Unknown files in
-    folders are passed over with a note, unless there is no other. A file that turns out to be of
-    no use later stops no other; its error is raised at the end.
+    UsageError for a missing path, an unknown ``source`` or a bad ``mapping``, before anything is
+    written. A file that is nothing known or of no use stops no other: if it was named in ``paths``
+    or read in part, its error is raised at the end. Unknown files in folders are passed over with
+    a note, unless there is no other.
     """
     if source is not None and source not in OTLP_FORMATS | REQUEST_LOG_FORMATS:
         known = ", ".join(OTLP_FORMATS | REQUEST_LOG_FORMATS)
@@ -82,9 +85,16 @@ def import_paths(
         from tracekit.analysis.settle import settle_after_import
 
         settle_after_import(run.store)
+    if done is not None:
+        done(summary)
     if unread:
-        others = f" ({plural(summary.taken, 'row')} of the other files in the store)"
-        raise type(unread[0])(f"{unread[0]}{others}")
+        # bad data goes before a wrong option
+        first = next((e for e in unread if isinstance(e, SourceError)), unread[0])
+        others = f"{plural(summary.taken, 'row')} of the other files taken"
+        if there := summary.duplicates + summary.differing:
+            others += f", {there:,} there already"
+        more = f"; {len(unread) - 1} more could not be used" if len(unread) > 1 else ""
+        raise type(first)(f"{first}{more} ({others})")
     return summary
 
 
@@ -100,13 +110,13 @@ def _read_all(
     source_format: str | None,
     unread: list[UsageError | SourceError],
 ) -> ImportSummary:
-    """Imports every input; files named by the user are looked at before any is written.
+    """Imports every input; files named by the user are opened before any is written.
 
     Appends to ``unread`` what made a file useless that others stood beside.
     """
     for path, named in inputs:
         if named and input_bytes(path) is not None:
-            with opened(path, advanced=lambda _: None) as source:
+            with opened(path, advanced=lambda _: None) as source, suppress(SourceError):
                 _format(run, source, source_format)
     files = []
     nothing_known: SourceError | None = None
@@ -116,9 +126,11 @@ def _read_all(
             try:
                 file_format = _format(run, source, source_format)
             except SourceError as error:
-                if named:
+                if len(inputs) == 1:
                     raise
-                nothing_known = error
+                nothing_known = nothing_known or error
+                if named:
+                    unread.append(error)
                 run.note(f"{path}: passed over, nothing known in it")
                 files.append(_passed_over(path, error))
                 continue
