@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -155,3 +156,9 @@ def test_a_95th_percentile_of_too_few_is_told_nowhere(n: int, told: bool) -> Non
         line = _against_limit(row)
         assert (" over " in line and "the 95th percentile of" in line) is told
         assert (f"among the slowest few of {n} requests of the same model" in line) is not told
+
+
+@pytest.mark.parametrize(("share", "said"), [(0.0, False), (0.0004, True), (0.25, True)])
+def test_nothing_unexplained_is_not_told(found: Diagnosis, share: float, said: bool) -> None:
+    text = _text(replace(found, unexplained_share=share))
+    assert ("no finding accounts for" in text) is said

@@ -124,7 +124,12 @@ def test_chunks_come_out_as_they_went_in(run: Run, tmp_path: Path) -> None:
     judged = json.loads(run("show", "stream", "--json", *limit).output)["fluidity"]
     # due at 100, 150, 200 and 250 ms; the fourth comes at 420: four deadlines are missed
     assert (judged["missed"], judged["deadlines"]) == (4, 8)
-    assert "fluidity 0.500: 4 of 8" in run("show", "stream", *limit).output
+    told = " ".join(run("show", "stream", *limit).output.split())
+    # eight deadlines of five tokens: it is not said that they are tokens
+    assert (
+        "fluidity 0.500: 4 of 8 deadlines missed, one token due every 50.0 ms, the latest" in told
+    )
+    assert "token by 170 ms (a token misses one deadline, and one more for each further" in told
 
 
 def test_show_json_is_the_contract(run: Run) -> None:

@@ -60,7 +60,7 @@ def _blocks(diagnosis: Diagnosis, width: int, every: bool) -> Iterator[Renderabl
         yield Text(f"{folded_line(folded)}: --all lists them, --json always does")
     if folded or len(shown) > _DETAILED:
         yield Text()
-    if diagnosis.unexplained_share is not None and _is_judged(diagnosis):
+    if diagnosis.unexplained_share and _is_judged(diagnosis):
         share, given = formats.percent(diagnosis.unexplained_share), diagnosis.slo.source == GIVEN
         yield Text(texts.UNEXPLAINED.format(share=share, slow=texts.slow(given)), style="dim")
     yield from _fleet(diagnosis)

@@ -47,11 +47,16 @@ def _blocks(detail: RequestDetail, width: int) -> Iterator[RenderableType]:
         yield Text("no phases: the source gave no usable boundary")
     yield from _gap_block(detail)
     if (smooth := detail.fluidity) is not None:
-        late = f", the latest by {formats.ms(smooth.late_ms)}" if smooth.missed else ""
+        late = ""
+        if smooth.missed:
+            late = (
+                f", the latest token by {formats.ms(smooth.late_ms)} (a token misses one deadline, "
+                "and one more for each further limit that it is late)"
+            )
         yield Text(
-            f"fluidity {smooth.index:.3f}: {smooth.missed:,} of {smooth.deadlines:,} tokens' "
-            f"deadlines missed at {formats.ms(smooth.limit_ms)} a token{late} (time that early "
-            "tokens saved counts)"
+            f"fluidity {smooth.index:.3f}: {smooth.missed:,} of "
+            f"{formats.plural(smooth.deadlines, 'deadline')} missed, one token due every "
+            f"{formats.ms(smooth.limit_ms)}{late}; time that early tokens saved counts"
         )
     yield Text()
     yield _verdict(detail)
