@@ -174,8 +174,9 @@ def _card(finding: Finding, slow: str, *, nested: bool = False) -> None:
     facts = [share]
     if finding.placebo_share:
         facts.append(texts.FINDING_PLACEBO.format(share=formats.percent(finding.placebo_share)))
+    more = texts.FINDING_NO_EXCESS if finding.excess_ms < 0 else texts.FINDING_EXCESS
     facts.append(
-        texts.FINDING_EXCESS.format(
+        more.format(
             phase=phase,
             excess=formats.ms(finding.excess_ms),
             expected=formats.ms(finding.expected_ms),

@@ -138,6 +138,9 @@ FINDING_PLACEBO: Final = "up to {share} of them may be ordinary variation"
 FINDING_EXCESS: Final = (
     "{phase} took {excess} more than the {expected} the requests' shapes explain (medians)"
 )
+FINDING_NO_EXCESS: Final = (
+    "{phase} took no longer than the {expected} the requests' shapes explain (medians)"
+)
 FINDING_CONFIDENCE: Final = "confidence: {label} ({value})"
 FINDING_WORKERS: Final = "workers: {workers}"
 FINDING_ACTION: Final = "Do"

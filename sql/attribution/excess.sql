@@ -11,6 +11,7 @@
 -- fixed_ms: [ms] the part of expected_ms that does not grow with the request's size
 -- cell_index: row of the cost model that was applied, NULL if there is none
 -- scale_ms: [ms] ordinary variation of the phase at that size
+-- is_beyond: 1 if it has no expectation since it is far larger than anything that was fitted, else 0
 with names as (
     select 'client_wait' as phase, 1 as phase_order, 1 as before_first_token
     union all select 'network' as phase, 2 as phase_order, 1 as before_first_token
@@ -68,6 +69,13 @@ long as (
             when 'kv_transfer' then c.kv_transfer_fixed_ms
             when 'decode' then c.decode_fixed_ms
         end as shaped_fixed_ms,
+        case n.phase
+            when 'prefill' then c.prefill_is_beyond
+            when 'queue_or_prefill' then c.queue_or_prefill_is_beyond
+            when 'kv_transfer' then c.kv_transfer_is_beyond
+            when 'decode' then c.decode_is_beyond
+            else 0
+        end as is_beyond,
         c.cell_index as cell_index
     from request_costs as c
     cross join names as n
@@ -83,6 +91,7 @@ select
     actual_ms - expected_ms as excess_ms,
     coalesce(shaped_fixed_ms, expected_ms) as fixed_ms,
     cell_index,
-    scale_ms
+    scale_ms,
+    is_beyond
 from long
 where actual_ms is not null

@@ -15,8 +15,8 @@
 -- confidence_label: high, likely or mixed
 -- culprit_request_id: the request that stalled it most, NULL if none
 -- worker: worker of that phase, NULL if unknown or if the phase has none
--- reason: what decided: excess, shape, spread, usual, ordinary, loose, coverage, clock, size, phases or
---   rows
+-- reason: what decided: excess, shape, spread, usual, ordinary, loose, coverage, clock, size, reach,
+--   phases or rows
 -- value_ms: [ms] what the metric was
 -- threshold_ms: [ms] what it is slow against
 -- censored: 1 if the request was killed, else 0

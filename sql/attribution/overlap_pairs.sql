@@ -51,7 +51,7 @@ culprits as (
 ),
 
 costs as (
-    select c.request_key as culprit_key, c.prefill_expected_ms as expected_ms
+    select c.request_key as culprit_key, c.prefill_cost_ms as expected_ms
     from request_costs as c
     join culprits as k on c.request_key = k.culprit_key
 ),

@@ -1,9 +1,9 @@
 -- The cost model applied: what each phase of each request should have taken, given its shape.
 -- Shape only (tokens, cache, bytes), with the cache hit that was due: concurrency and batch are how a fault acts, so they must not
--- explain it away. A phase without a usable fit, or a request without the size it needs, has no
--- expectation (NULL): such a phase may not be judged.
+-- explain it away. A phase without a usable fit, or a request without the size it needs or with one
+-- far beyond what was fitted, has no expectation (NULL): such a phase may not be judged.
 -- grain: one row per usable request.
--- inputs: request_facts, cost_model
+-- inputs: request_facts, cost_model, attribution_rules
 -- request_key: identity of the request
 -- model: model name, '' if unknown
 -- route: traffic class or endpoint, '' if unknown
@@ -21,6 +21,8 @@
 -- engine_step_wait_ms: [ms] sub-phase of frontend_ms
 -- kv_transfer_wait_ms: [ms] sub-phase of kv_transfer_ms
 -- double_prefill_ms: [ms] part of prefill_ms that no expectation is for
+-- prefill_cost_ms: [ms] what the engine was busy with its prefill: prefill_expected_ms, or all that it
+--   took where it is beyond what was fitted
 -- prefill_fixed_ms: [ms] the part of the expectation that does not grow with the prompt
 -- queue_or_prefill_fixed_ms: [ms] as prefill_fixed_ms
 -- kv_transfer_fixed_ms: [ms] the part of the expectation that does not grow with the size
@@ -43,15 +45,19 @@
 -- prefill_ms: [ms] phase prefill
 -- prefill_expected_ms: [ms] what it should have taken
 -- prefill_scale_ms: [ms] its ordinary variation at that size
+-- prefill_is_beyond: 1 if it is far larger than anything the phase was fitted on, else 0
 -- queue_or_prefill_ms: [ms] phase queue_or_prefill
 -- queue_or_prefill_expected_ms: [ms] what it should have taken
 -- queue_or_prefill_scale_ms: [ms] its ordinary variation at that size
+-- queue_or_prefill_is_beyond: 1 if it is far larger than anything the phase was fitted on, else 0
 -- kv_transfer_ms: [ms] phase kv_transfer
 -- kv_transfer_expected_ms: [ms] what it should have taken
 -- kv_transfer_scale_ms: [ms] its ordinary variation at that size
+-- kv_transfer_is_beyond: 1 if it is far larger than anything the phase was fitted on, else 0
 -- decode_ms: [ms] phase decode
 -- decode_expected_ms: [ms] what it should have taken
 -- decode_scale_ms: [ms] its ordinary variation at that size
+-- decode_is_beyond: 1 if it is far larger than anything the phase was fitted on, else 0
 with e as (
     select
         f.request_key as request_key,
@@ -94,22 +100,40 @@ with e as (
         case when f.prefill_ms is null then null when f.prefill_ms = 0 then 0.0
              else c.prefill_a0 + c.prefill_a1 * f.due_uncached_tokens
                  + c.prefill_a2 * f.due_attended_tokens_sq
-             end as prefill_expected_ms,
+             end as prefill_fit_ms,
         f.queue_or_prefill_ms as queue_or_prefill_ms,
         case when f.queue_or_prefill_ms is null then null when f.queue_or_prefill_ms = 0 then 0.0
              else c.queue_or_prefill_a0 + c.queue_or_prefill_a1 * f.due_uncached_tokens
                  + c.queue_or_prefill_a2 * f.due_attended_tokens_sq
-             end as queue_or_prefill_expected_ms,
+             end as queue_or_prefill_fit_ms,
         f.kv_transfer_ms as kv_transfer_ms,
         case when f.kv_transfer_ms is null then null when f.kv_transfer_ms = 0 then 0.0
              when c.kv_transfer_per_byte = 1
                  then c.kv_transfer_k0 + c.kv_transfer_k1 * cast(f.kv_bytes as double)
              else c.kv_transfer_k0 + c.kv_transfer_k1 * f.input_tokens
-             end as kv_transfer_expected_ms,
+             end as kv_transfer_fit_ms,
         f.decode_ms as decode_ms,
         case when f.decode_ms is null then null when f.decode_ms = 0 then 0.0
              else c.decode_g0 * f.steps + c.decode_g1 * f.step_context
-             end as decode_expected_ms,
+             end as decode_fit_ms,
+        case when f.prefill_ms > 0
+                 and (f.due_uncached_tokens > p.size_reach * c.prefill_reach
+                     or f.due_attended_tokens_sq
+                         > p.size_reach * c.prefill_context_reach * f.due_uncached_tokens)
+             then 1 else 0 end as prefill_is_beyond,
+        case when f.queue_or_prefill_ms > 0
+                 and (f.due_uncached_tokens > p.size_reach * c.queue_or_prefill_reach
+                     or f.due_attended_tokens_sq
+                         > p.size_reach * c.queue_or_prefill_context_reach * f.due_uncached_tokens)
+             then 1 else 0 end as queue_or_prefill_is_beyond,
+        case when f.kv_transfer_ms > 0
+                 and case when c.kv_transfer_per_byte = 1 then cast(f.kv_bytes as double)
+                     else f.input_tokens end > p.size_reach * c.kv_transfer_reach
+             then 1 else 0 end as kv_transfer_is_beyond,
+        case when f.decode_ms > 0
+                 and (f.steps > p.size_reach * c.decode_reach
+                     or f.step_context > p.size_reach * c.decode_context_reach * f.steps)
+             then 1 else 0 end as decode_is_beyond,
         c.client_wait_s0 as client_wait_s0,
         c.client_wait_s1 as client_wait_s1,
         c.network_s0 as network_s0,
@@ -129,6 +153,7 @@ with e as (
         c.decode_s0 as decode_s0,
         c.decode_s1 as decode_s1
     from request_facts as f
+    cross join attribution_rules as p
     left join cost_model as c
         on f.model = c.model and f.engine = c.engine
         and f.engine_version = c.engine_version and f.topology = c.topology
@@ -153,6 +178,8 @@ select
     engine_step_wait_ms,
     kv_transfer_wait_ms,
     double_prefill_ms,
+    case when prefill_is_beyond = 1 then prefill_ms - coalesce(double_prefill_ms, 0.0)
+         else prefill_fit_ms end as prefill_cost_ms,
     prefill_fixed_ms,
     queue_or_prefill_fixed_ms,
     kv_transfer_fixed_ms,
@@ -173,16 +200,25 @@ select
     queue_expected_ms,
     queue_s0 + queue_s1 * queue_expected_ms as queue_scale_ms,
     prefill_ms,
-    prefill_expected_ms,
-    prefill_s0 + prefill_s1 * prefill_expected_ms as prefill_scale_ms,
+    case when prefill_is_beyond = 1 then null else prefill_fit_ms end as prefill_expected_ms,
+    case when prefill_is_beyond = 1 then null else prefill_s0 + prefill_s1 * prefill_fit_ms end
+        as prefill_scale_ms,
+    prefill_is_beyond,
     queue_or_prefill_ms,
-    queue_or_prefill_expected_ms,
-    queue_or_prefill_s0 + queue_or_prefill_s1 * queue_or_prefill_expected_ms
-        as queue_or_prefill_scale_ms,
+    case when queue_or_prefill_is_beyond = 1 then null else queue_or_prefill_fit_ms end
+        as queue_or_prefill_expected_ms,
+    case when queue_or_prefill_is_beyond = 1 then null
+         else queue_or_prefill_s0 + queue_or_prefill_s1 * queue_or_prefill_fit_ms end as queue_or_prefill_scale_ms,
+    queue_or_prefill_is_beyond,
     kv_transfer_ms,
-    kv_transfer_expected_ms,
-    kv_transfer_s0 + kv_transfer_s1 * kv_transfer_expected_ms as kv_transfer_scale_ms,
+    case when kv_transfer_is_beyond = 1 then null else kv_transfer_fit_ms end
+        as kv_transfer_expected_ms,
+    case when kv_transfer_is_beyond = 1 then null
+         else kv_transfer_s0 + kv_transfer_s1 * kv_transfer_fit_ms end as kv_transfer_scale_ms,
+    kv_transfer_is_beyond,
     decode_ms,
-    decode_expected_ms,
-    decode_s0 + decode_s1 * decode_expected_ms as decode_scale_ms
+    case when decode_is_beyond = 1 then null else decode_fit_ms end as decode_expected_ms,
+    case when decode_is_beyond = 1 then null else decode_s0 + decode_s1 * decode_fit_ms end
+        as decode_scale_ms,
+    decode_is_beyond
 from e

@@ -11,6 +11,7 @@
 -- expected_ms: [ms] what it should have taken for this shape, NULL if that cannot be told
 -- excess_ms: [ms] actual less expected, NULL if that cannot be told
 -- scale_ms: [ms] ordinary variation of the phase at that size
+-- is_beyond: 1 if it has no expectation since it is far larger than anything that was fitted, else 0
 -- fixed_ms: [ms] the part of expected_ms that does not grow with the request's size
 -- cell_index: row of the cost model that was applied, NULL if there is none
 select
@@ -23,6 +24,7 @@ select
     e.expected_ms as expected_ms,
     e.excess_ms as excess_ms,
     e.scale_ms as scale_ms,
+    e.is_beyond as is_beyond,
     e.fixed_ms as fixed_ms,
     e.cell_index as cell_index
 from slow_requests as s

@@ -5,7 +5,8 @@
 -- inputs: winners, outstanding, attribution_rules
 -- slow_id: the row of slow_requests
 -- candidate: attributed, request_shape, mixed, unexplained or insufficient_evidence
--- reason: what decided: excess, shape, spread, usual, ordinary, coverage, size, phases or rows
+-- reason: what decided: excess, shape, spread, usual, ordinary, coverage, clock, size,
+--   reach, phases or rows
 select
     w.slow_id as slow_id,
     case when w.candidate <> 'attributed' or o.slow_id is not null then w.candidate

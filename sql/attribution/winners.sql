@@ -7,7 +7,8 @@
 -- request_key: identity of the request
 -- metric: ttft, tpot or e2e
 -- candidate: attributed, request_shape, mixed, unexplained or insufficient_evidence
--- reason: what decided: excess, shape, spread, ordinary, coverage, clock, size, phases or rows
+-- reason: what decided: excess, shape, spread, ordinary, coverage, clock, size, reach,
+--   phases or rows
 -- phase: phase with the largest excess, NULL if none can be judged
 -- excess_ms: [ms] its excess
 -- expected_ms: [ms] what it should have taken
@@ -26,6 +27,7 @@
 -- limit_ms: [ms] what it was allowed to be, as time
 -- unexplained_ms: [ms] part of scope_ms that no phase covers
 -- unjudged_ms: [ms] time in phases without an expectation
+-- beyond_ms: [ms] part of unjudged_ms that is far larger than anything that was fitted
 -- prompt_ms: [ms] time in prefill or queue_or_prefill: what a cache hit could change
 -- cell_index: row of the cost model that was applied, NULL if there is none
 with tops as (
@@ -39,6 +41,7 @@ with tops as (
         sum(coalesce(expected_ms, 0.0)) as expected_total_ms,
         sum(actual_ms) as explained_ms,
         sum(case when expected_ms is null then actual_ms else 0.0 end) as unjudged_ms,
+        sum(case when is_beyond = 1 then actual_ms else 0.0 end) as beyond_ms,
         sum(case when phase in ('prefill', 'queue_or_prefill') then actual_ms else 0.0 end)
             as prompt_ms
     from slow_phases
@@ -104,6 +107,7 @@ scopes as (
         t.expected_total_ms as expected_total_ms,
         t.explained_ms as explained_ms,
         t.unjudged_ms as unjudged_ms,
+        t.beyond_ms as beyond_ms,
         t.prompt_ms as prompt_ms
     from tops as t
     join details as d on t.slow_id = d.slow_id
@@ -132,6 +136,7 @@ measured as (
         c.expected_total_ms as expected_total_ms,
         c.explained_ms as explained_ms,
         c.unjudged_ms as unjudged_ms,
+        c.beyond_ms as beyond_ms,
         c.prompt_ms as prompt_ms,
         -- a transfer shorter than its own +- may be nothing at all
         case when c.phase = 'kv_transfer' and c.actual_ms < s.kv_transfer_uncertainty_ms
@@ -165,6 +170,7 @@ bounded as (
         shape_excess_ms,
         expected_total_ms,
         unjudged_ms,
+        beyond_ms,
         prompt_ms,
         is_blurred,
         scope_ms,
@@ -195,6 +201,7 @@ gated as (
         b.shape_excess_ms as shape_excess_ms,
         b.expected_total_ms as expected_total_ms,
         b.unjudged_ms as unjudged_ms,
+        b.beyond_ms as beyond_ms,
         b.prompt_ms as prompt_ms,
         b.is_blurred as is_blurred,
         b.scope_ms as scope_ms,
@@ -238,6 +245,7 @@ decided as (
         shape_excess_ms,
         expected_total_ms,
         unjudged_ms,
+        beyond_ms,
         prompt_ms,
         scope_ms,
         limit_ms,
@@ -247,6 +255,9 @@ decided as (
             when cell_index is null then 'rows'
             when is_covered = 0 then 'coverage'
             when is_blurred = 1 then 'clock'
+            when (phase is null or is_judged = 0) and beyond_ms > 0
+                    and beyond_ms >= 0.5 * unjudged_ms
+                then 'reach'
             when phase is null or is_judged = 0 then 'size'
             when is_shape = 1 then 'shape'
             when is_large = 1 and is_main = 1 then 'excess'
@@ -287,6 +298,7 @@ select
     limit_ms,
     unexplained_ms,
     unjudged_ms,
+    beyond_ms,
     prompt_ms,
     cell_index
 from decided

@@ -15,6 +15,7 @@ from tracekit.analysis.diagnosis import Diagnosis
 from tracekit.analysis.session import Session
 from tracekit.analysis.slo import Slo
 from tracekit.analysis.ten_minute import ten_minute_table
+from tracekit.analysis.window import Window
 from tracekit.ingest.importer import import_paths
 from tracekit.lake.store import Store
 
@@ -76,6 +77,48 @@ def test_long_prompts_stall_the_others(tmp_path: Path) -> None:
     # most of the gap is before the first token: the step that was busy, and shared prefill steps
     assert {"frontend", "prefill"} <= {phase for _, phase, _ in rows}
     assert {i for (i,) in shaped} <= long
+
+
+def test_an_expectation_of_short_prompts_says_nothing_of_long_ones(tmp_path: Path) -> None:
+    """A baseline of 17 to 64 tokens, then prompts of up to 1,816: their prefill took 1 to 4 s."""
+    store = Store.open(tmp_path / "both", create=True)
+    import_paths(
+        store,
+        [
+            str(_RECORDED / "vllm" / "baseline.otlp.jsonl.gz"),
+            str(_DEMO / "long-prompt.otlp.pb.gz"),
+        ],
+    )
+    with Session.open(store) as session:
+        ((low, high),) = session.con.sql(
+            "select min(start_unix_ns), max(start_unix_ns) + 1 from requests "
+            "where request_id not like '%long-prompt%'"
+        ).fetchall()
+    with Session.open(store, window=Window(high, None, "the long prompts")) as session:
+        diagnosis = diagnose(
+            session, Slo(ttft_ms=1_000.0), baseline=Window(low, high, "the short ones")
+        )
+        verdicts = session.frame(
+            "select v.*, r.input_tokens from verdicts as v "
+            "join requests as r on v.request_key = r.request_key"
+        ).to_dicts()
+    long = [v for v in verdicts if v["input_tokens"] > 1_000]
+    assert len(long) == 8
+    assert {(v["class"], v["reason"], v["excess_ms"]) for v in long} == {
+        ("insufficient_evidence", "reach", None)
+    }
+    # who waited behind them is known as before
+    others = [v for v in verdicts if v["input_tokens"] <= 1_000]
+    assert others and {v["cause"] for v in others} == {"prefill_interference"}
+    assert all(v["excess_ms"] > 0 for v in others)
+    assert diagnosis.unexplained_reasons["reach"] == 8
+    (note,) = [m for m in diagnosis.missing_evidence if m.field == "large requests"]
+    assert note.why == (
+        "8 slow requests are more than 4 times as large as any that prefill was fitted on (at "
+        "most 64 tokens), so what they should take is not known"
+    )
+    assert "--baseline" in note.how
+    assert all("no fault" not in f.sentence for f in diagnosis.findings)
 
 
 def test_the_table_of_the_last_twenty(tmp_path: Path) -> None:

@@ -271,6 +271,55 @@ def test_the_same_rows_in_any_order_give_the_same_model() -> None:
     assert fit_cost_model(con).to_arrow().equals(first)
 
 
+def test_a_fit_says_how_large_its_requests_were() -> None:
+    traffic = factory.clean(200)
+    traffic.set("input_tokens", np.arange(200), np.linspace(100, 900, 200).round().astype(int))
+    traffic.set("cached_tokens", np.arange(200), 0)
+    # a part from the cache is not computed, but attended to
+    traffic.set("input_tokens", [7], 5_000)
+    traffic.set("cached_tokens", [7], 4_800)
+    # who was killed was not fitted
+    traffic.set("input_tokens", [8], 90_000)
+    traffic.set("status", [8], "timeout")
+    con = traffic.connect()
+    _facts(con)
+    for baseline in (False, True):
+        (cell,) = fit_cost_model(con, baseline=baseline).cells
+        prefill, decode = cell.fits["prefill"], cell.fits["decode"]
+        assert (prefill.reach, prefill.context_reach) == (900.0, 4_800 + 200 / 2)
+        ((steps, context),) = con.sql(
+            "select max(steps), max(step_context / steps) from request_facts "
+            "where completed = 1 and decode_ms > 0"
+        ).fetchall()
+        assert (decode.reach, decode.context_reach) == (steps, pytest.approx(context))
+        assert (cell.fits["queue"].reach, cell.fits["queue"].context_reach) == (None, None)
+    row = fit_cost_model(con).to_arrow().to_pylist()[0]
+    assert (row["prefill_reach"], row["prefill_context_reach"]) == (900.0, 4_900.0)
+    assert row["decode_reach"] == steps and row["queue_or_prefill_reach"] is None
+    assert "queue_reach" not in row and "kv_transfer_context_reach" not in row
+
+
+def test_the_quickest_time_is_not_the_one_without_large_requests() -> None:
+    """A third of the time has short prompts only, and less load: its fit knows no long ones."""
+    traffic = factory.clean(900)
+    rows = np.arange(900)
+    long = rows[300:][::10]
+    tokens = np.full(900, 64)
+    tokens[long] = 6_400
+    traffic.set("input_tokens", rows, tokens)
+    traffic.set("cached_tokens", rows, 0)
+    traffic.phases["prefill"][:] = 20.0 + 0.3 * tokens
+    traffic.phases["prefill"][300:] *= 1.2
+    (cell,) = _model(traffic).cells
+    assert cell.fits["prefill"].reach == 6_400
+    tokens[long] = 200
+    traffic.set("input_tokens", rows, tokens)
+    traffic.phases["prefill"][:] = 20.0 + 0.3 * tokens
+    traffic.phases["prefill"][300:] *= 1.2
+    (cell,) = _model(traffic).cells
+    assert cell.fits["prefill"].is_calm and cell.fits["prefill"].reach == 64
+
+
 def test_large_cells_are_sampled() -> None:
     model = _model(factory.clean(20_000, long_share=0.03))
     assert 2_000 <= model.rows <= 4_500

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tracekit.analysis.fit import PHASE_TERMS
+from tracekit.analysis.fit import PHASE_TERMS, reach_columns
 from tracekit.report import cost_model_text
 
 
@@ -18,6 +18,7 @@ def _row(**given: Any) -> dict[str, Any]:
         row |= {f"{phase}_{name}": None for name, _ in terms}
         row |= {f"{phase}_{name}": None for name in ("s0", "s1", "error")}
         row |= {f"{phase}_n": 0, f"{phase}_borrowed": 0}
+        row |= {f"{phase}_{name}": None for name in reach_columns(phase)}
     return row | given
 
 
@@ -31,8 +32,18 @@ def test_a_phase_says_what_it_should_take_and_how_surely() -> None:
         [
             _row(
                 **_fitted("queue", c0=0.0, s0=0.0),
-                **_fitted("prefill", a0=20.0, a1=0.42, a2=0.0005),
-                **_fitted("decode", g0=11.7, g1=0.0, s0=0.0, s1=0.3, n=40, borrowed=1),
+                **_fitted("prefill", a0=20.0, a1=0.42, a2=0.0005, reach=64.0, context_reach=32.0),
+                **_fitted(
+                    "decode",
+                    g0=11.7,
+                    g1=0.0,
+                    s0=0.0,
+                    s1=0.3,
+                    n=40,
+                    borrowed=1,
+                    reach=1083.0,
+                    context_reach=93.6,
+                ),
             )
         ]
     )
@@ -40,27 +51,29 @@ def test_a_phase_says_what_it_should_take_and_how_surely() -> None:
         "m, vllm 0.11, aggregated: 1,200 requests, 25th percentile of the window itself (version 1)"
     )
     assert cell.rows == (
-        ("queue", "next to nothing", "0 ms", "12 %", "900"),
+        ("queue", "next to nothing", "0 ms", "12 %", "900", ""),
         (
             "prefill",
             "20.0 ms + 0.42 ms per uncached token + 0.0005 ms x uncached x (cached + uncached / 2)",
             "2.00 ms",
             "12 %",
             "900",
+            "64 tokens",
         ),
-        ("decode", "11.7 ms per step", "30 % of it", "12 %", "40*"),
+        ("decode", "11.7 ms per step", "30 % of it", "12 %", "40*", "1,083 steps, context 94"),
     )
     assert "KV transfer" in cell.unfitted and "decode" not in cell.unfitted
 
 
 def test_a_transfer_is_per_byte_where_bytes_are_known_and_a_baseline_is_named() -> None:
-    fit = _fitted("kv_transfer", k0=5.0, k1=2e-6)
+    fit = _fitted("kv_transfer", k0=5.0, k1=2e-6, reach=1.0)
     of = {"source": "baseline", "tau": 0.5, "level": "model", "engine_version": ""}
     by_token, by_byte = cost_model_text.cells(
         [_row(**fit), _row(**fit, kv_transfer_per_byte=1, **of)]
     )
     assert by_token.rows[0][1] == "5.00 ms + 2e-06 ms per prompt token"
     assert by_byte.rows[0][1] == "5.00 ms + 2e-06 ms per byte"
+    assert (by_token.rows[0][-1], by_byte.rows[0][-1]) == ("1 prompt token", "1 byte")
     assert by_byte.title == (
         "m, vllm, aggregated: 1,200 requests, median of the declared baseline; some fits borrow "
         "from the whole model (version 1)"

@@ -93,3 +93,9 @@ def test_cut_keeps_both_ends() -> None:
 def test_markdown_cells_cannot_break_the_table() -> None:
     text = markdown.table(("a", "b"), [("x|y", "two\nlines")], right=("b",))
     assert text.splitlines() == ["| a | b |", "| --- | ---: |", "| x\\|y | two lines |"]
+
+
+def test_who_was_quicker_than_expected_lost_nothing() -> None:
+    assert [formats.excess(v) for v in (-55_000.0, 0.0, 120.0, None)] == [
+        "none", "0 ms", "120 ms", "-",
+    ]  # fmt: skip

@@ -227,7 +227,9 @@ def define_winners(
     reference = "request_facts"
     if baseline is not None:
         reference = _define_baseline(con, baseline, min_rows=rules.min_rows)
-    model = fit_cost_model(con, reference=reference, baseline=baseline is not None)
+    model = fit_cost_model(
+        con, reference=reference, baseline=baseline is not None, size_reach=rules.size_reach
+    )
     put(con, "cost_model", model.to_arrow())
     draw_costs(con)
     _define_all(con, "request_costs", "excess")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tracekit.analysis.fit import COST_MODEL_SCHEMA, PHASE_TERMS
+from tracekit.analysis.fit import CONTEXT_TERMS, COST_MODEL_SCHEMA, PHASE_TERMS
 
 _FIXED: Final[dict[str, str]] = {
     "cell_index": "number of the cell",
@@ -39,6 +39,18 @@ _QUALITY: Final[dict[str, str]] = {
     "borrowed": "0/1: fitted on other cells too, since this one has too few requests",
 }
 
+#: The largest size that a phase was fitted on.
+_REACH: Final[dict[str, str]] = {
+    "prefill": "[tokens] most uncached prompt tokens of a request that the phase was fitted on",
+    "queue_or_prefill": "[tokens] most uncached prompt tokens of a request that it was fitted on",
+    "kv_transfer": "[bytes or tokens] largest transfer that the phase was fitted on, "
+    "see kv_transfer_per_byte",
+    "decode": "[steps] most decode steps of a request that the phase was fitted on",
+}
+_CONTEXT_REACH: Final = (
+    "[tokens] longest context that a {unit} attended to, as the mean of a request it was fitted on"
+)
+
 
 def column_docs() -> dict[str, str]:
     """What every column means, its unit in brackets."""
@@ -46,4 +58,9 @@ def column_docs() -> dict[str, str]:
     for phase, terms in PHASE_TERMS.items():
         docs |= {f"{phase}_{name}": _TERMS[name] for name, _ in terms}
         docs |= {f"{phase}_{name}": text for name, text in _QUALITY.items()}
+        if phase in _REACH:
+            docs[f"{phase}_reach"] = _REACH[phase]
+        if phase in CONTEXT_TERMS:
+            unit = "step" if phase == "decode" else "prompt token"
+            docs[f"{phase}_context_reach"] = _CONTEXT_REACH.format(unit=unit)
     return {name: docs[name] for name in COST_MODEL_SCHEMA.names}

@@ -28,7 +28,7 @@ from tracekit.analysis.diagnosis import (
 )
 from tracekit.analysis.fleet import measure_fleet
 from tracekit.analysis.judged import JUDGED_MAX
-from tracekit.analysis.missing import missing_evidence
+from tracekit.analysis.missing import Beyond, missing_evidence
 from tracekit.analysis.prefixes import prefix_reuse
 from tracekit.analysis.rules import Rules
 from tracekit.analysis.savings import cache_work
@@ -148,6 +148,7 @@ def diagnose_connection(
         cells=attribution.cost_model.cells,
         reuse=reuse,
         clocks_wanted=_clocks_wanted(con),
+        beyond=_beyond(con) if reasons.get("reach") else None,
         swapped=(
             *attribution.cost_model.swapped,
             *set_aside(con, counts.quarantined),
@@ -220,6 +221,17 @@ def _clocks_wanted(con: duckdb.DuckDBPyConnection) -> bool:
         "select 1 from cause_evidence where idle_ms is not null and clock_share is null limit 1"
     )
     return bool(con.execute(wanted).fetchall())
+
+
+def _beyond(con: duckdb.DuckDBPyConnection) -> Beyond | None:
+    """The phase and cell in which the unjudged requests too large for the fit spent most."""
+    found = con.execute(
+        "select s.phase, s.cell_index, count(distinct s.request_key) "
+        "from slow_phases as s join winners as w on s.slow_id = w.slow_id "
+        "where s.is_beyond = 1 and w.reason = 'reach' group by s.phase, s.cell_index "
+        "order by sum(s.actual_ms) desc, s.phase, s.cell_index limit 1"
+    ).fetchall()
+    return Beyond(*found[0]) if found else None
 
 
 def _rows(con: duckdb.DuckDBPyConnection, query: str) -> list[Row]:

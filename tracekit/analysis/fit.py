@@ -22,12 +22,13 @@ import pyarrow as pa
 from tracekit.analysis._arrow import arrow_table, numpy_column
 from tracekit.analysis.modes import Modes, two_modes
 from tracekit.analysis.quantile import quantile_fit
+from tracekit.analysis.rules import Rules
 from tracekit.analysis.swapped import Swapped, swapped_ranks
 
 Floats = npt.NDArray[np.float64]
 
 #: Version of the form of the model: raise it when formulas or columns change.
-VERSION: Final = 1
+VERSION: Final = 2
 
 #: Quantile of the fit: low on live traffic, the median on a reference window the user declared.
 TAU_LIVE: Final = 0.25
@@ -83,6 +84,14 @@ PHASE_TERMS: Final[dict[str, tuple[tuple[str, str], ...]]] = {
 }
 PHASES: Final[tuple[str, ...]] = tuple(PHASE_TERMS)
 
+#: Phases whose cost also grows with the context that each unit of their size attends to: the places
+#: of the size and of size x context among their terms.
+CONTEXT_TERMS: Final[dict[str, tuple[int, int]]] = {
+    "prefill": (1, 2),
+    "queue_or_prefill": (1, 2),
+    "decode": (0, 1),
+}
+
 #: Phases that are held against their size, and may hide two kinds of requests.
 _SERVICE: Final = ("prefill", "queue_or_prefill", "decode")
 
@@ -100,6 +109,9 @@ class PhaseFit:
     """Coefficients (in the order of PHASE_TERMS), scale ``s0 + s1 x expected``, and how it went.
 
     ``is_calm``: the median of the window's quickest stretch of time, not a low quantile of it all.
+    ``reach`` is the largest size among the rows it was fitted on (uncached tokens, decode steps,
+    or what a transfer moves), ``context_reach`` the largest mean context [tokens] that such a
+    token or step attends to; None where the phase has no such size. Far beyond, it says nothing.
     """
 
     coefficients: tuple[float, ...]
@@ -109,6 +121,8 @@ class PhaseFit:
     level: str
     error: float
     is_calm: bool = False
+    reach: float | None = None
+    context_reach: float | None = None
 
 
 @dataclass(frozen=True)
@@ -166,7 +180,16 @@ class CostModel:
             columns[f"{phase}_error"] = [f.error if f else None for f in fits]
             columns[f"{phase}_n"] = [f.n if f else 0 for f in fits]
             columns[f"{phase}_borrowed"] = [int(f.level != "cell") if f else 0 for f in fits]
+            for name in reach_columns(phase):
+                columns[f"{phase}_{name}"] = [getattr(f, name) if f else None for f in fits]
         return arrow_table(columns, COST_MODEL_SCHEMA)
+
+
+def reach_columns(phase: str) -> tuple[str, ...]:
+    """The columns that say up to which size a phase was fitted, without its name in front."""
+    if phase not in _SHAPED:
+        return ()
+    return ("reach", "context_reach") if phase in CONTEXT_TERMS else ("reach",)
 
 
 def _cost_model_schema() -> pa.Schema:
@@ -183,6 +206,7 @@ def _cost_model_schema() -> pa.Schema:
         fields += [pa.field(f"{phase}_{name}", pa.float64()) for name, _ in terms]
         fields += [pa.field(f"{phase}_{c}", pa.float64()) for c in ("s0", "s1", "error")]
         fields += [pa.field(f"{phase}_{c}", pa.int64()) for c in ("n", "borrowed")]
+        fields += [pa.field(f"{phase}_{c}", pa.float64()) for c in reach_columns(phase)]
     return pa.schema(fields)
 
 
@@ -234,11 +258,35 @@ def _shaped_scale(
     return float(reach / 3 * b1 * wide), min((wide - 1) / 3, _SCALE_MAX)
 
 
-def _calm(fit: PhaseFit, features: Floats, values: Floats, weights: Floats, at: Floats) -> PhaseFit:
+def _sizes(phase: str, features: Floats) -> Floats:
+    """Rows x one or two columns: how large each is, and the mean context of a unit of that size."""
+    if phase not in CONTEXT_TERMS:
+        return features[:, 1:]
+    size, by_context = CONTEXT_TERMS[phase]
+    unit = np.maximum(features[:, size], 1e-9)
+    return np.column_stack([features[:, size], features[:, by_context] / unit])
+
+
+def _with_reach(fit: PhaseFit, phase: str, features: Floats) -> PhaseFit:
+    largest = [float(v) for v in _sizes(phase, features).max(axis=0)]
+    return replace(fit, **dict(zip(reach_columns(phase), largest, strict=True)))
+
+
+def _calm(
+    fit: PhaseFit,
+    phase: str,
+    features: Floats,
+    values: Floats,
+    weights: Floats,
+    at: Floats,
+    *,
+    size_reach: float,
+) -> PhaseFit:
     """The fit, or the median of the quickest stretch of time if that is lower still.
 
     A load that lasts for most of the window moves even its low quantile. In traffic whose stretches
-    are alike the median of none lies below the quarter of all.
+    are alike the median of none lies below the quarter of all. A stretch without the large requests
+    of the window tells nothing about them (and may be the quickest since they stayed away).
     """
     known = ~np.isnan(at)
     least = max(MIN_ROWS, -(-int(known.sum()) // _CALM_PARTS))
@@ -249,6 +297,8 @@ def _calm(fit: PhaseFit, features: Floats, values: Floats, weights: Floats, at: 
     place = np.where(known, np.clip(np.searchsorted(edges, at, side="right") - 1, 0, None), -1)
     place = np.minimum(place, 2 * _CALM_PARTS - 1)
     ratio = values / expected
+    sizes = _sizes(phase, features)
+    needed = sizes.max(axis=0) / size_reach
     best, calm = 1.0, None
     for low in range(2 * _CALM_PARTS):
         high = low + int(
@@ -259,6 +309,8 @@ def _calm(fit: PhaseFit, features: Floats, values: Floats, weights: Floats, at: 
         inside = (place >= low) & (place <= high)
         if inside.sum() < least:
             break
+        if (sizes[inside].max(axis=0) < needed).any():
+            continue
         middle = _weighted_quantile(ratio[inside], weights[inside], 0.5)
         if middle < best:
             best, calm = middle, inside
@@ -267,7 +319,7 @@ def _calm(fit: PhaseFit, features: Floats, values: Floats, weights: Floats, at: 
     made = fit_phase(
         features[calm], values[calm], tau=TAU_BASELINE, weights=weights[calm], level=fit.level
     )
-    return replace(made, is_calm=True)
+    return _with_reach(replace(made, is_calm=True), phase, features[calm])
 
 
 def _fit_wait(values: Floats, level: str) -> PhaseFit:
@@ -293,11 +345,13 @@ def fit_cost_model(
     facts: str = "request_facts",
     reference: str = "request_facts",
     baseline: bool = False,
+    size_reach: float = Rules.size_reach,
 ) -> CostModel:
     """Fit every cell seen in the relation ``facts`` on the completed rows of ``reference``.
 
     Reads at most some 60,000 rows, drawn by a hash of the key, so the same data give the same
-    model. A cell none of whose phases can be fitted is absent.
+    model. A cell none of whose phases can be fitted is absent. ``size_reach`` is how many times the
+    largest size of a stretch of time its fit may speak of.
     """
     tau = TAU_BASELINE if baseline else TAU_LIVE
     counts = _cells(con, facts)
@@ -308,7 +362,7 @@ def fit_cost_model(
     made: list[Cell] = []
     pools: list[npt.NDArray[np.float32]] = []
     for key, in_cell, n in zip(keys, masks, counts["n"].to_pylist(), strict=True):
-        cell, rows = _fit_cell(sample, key, in_cell, int(n), tau)
+        cell, rows = _fit_cell(sample, key, in_cell, int(n), tau, size_reach)
         if cell is not None:
             cell = _refused(sample, cell, rows)
             made.append(cell)
@@ -402,7 +456,12 @@ def _draw(con: duckdb.DuckDBPyConnection, relation: str, counts: pa.Table) -> _S
 
 
 def _fit_cell(
-    sample: _Sample, key: tuple[str, ...], in_cell: npt.NDArray[np.bool_], n: int, tau: float
+    sample: _Sample,
+    key: tuple[str, ...],
+    in_cell: npt.NDArray[np.bool_],
+    n: int,
+    tau: float,
+    size_reach: float,
 ) -> tuple[Cell | None, npt.NDArray[np.bool_]]:
     pools = (
         ("cell", in_cell),
@@ -424,9 +483,13 @@ def _fit_cell(
                     fits[phase] = _fit_wait(values, level)
                 else:
                     fit = fit_phase(features, values, tau=tau, weights=weights, level=level)
+                    if phase in _SHAPED:
+                        fit = _with_reach(fit, phase, features)
                     if phase in _SHAPED and tau != TAU_BASELINE:
                         at = sample.values["arrival_unix_ns"][kept]
-                        fit = _calm(fit, features, values, weights, at)
+                        fit = _calm(
+                            fit, phase, features, values, weights, at, size_reach=size_reach
+                        )
                     fits[phase] = fit
                 break
     if not fits:

@@ -7,11 +7,12 @@ lists only what matters for the traffic at hand.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from tracekit.analysis.diagnosis import MissingEvidence, PrefixReuse
 from tracekit.analysis.rules import Rules
-from tracekit.words import plural
+from tracekit.words import plural, reach_text, verb
 
 if TYPE_CHECKING:
     from tracekit.analysis.fit import Cell
@@ -36,6 +37,9 @@ KIND: Final = "kind of request"
 #: The field of a note on hosts whose clocks are not known well enough.
 CLOCKS_FIELD: Final = "host clocks"
 
+#: The field of a note on requests far larger than what the expectation was fitted on.
+REACH_FIELD: Final = "large requests"
+
 #: The field of a note on prefill and decode in each other's place.
 SWAPPED_FIELDS: Final = "prefill_ms, decode_ms"
 
@@ -43,6 +47,15 @@ _CLIENT_SPANS: Final = (
     "trace the calling application (an OpenTelemetry GenAI client span per call, with its "
     "traceparent passed on), or log start_unix_ns, ttft_ms and e2e_ms per request"
 )
+
+
+@dataclass(frozen=True)
+class Beyond:
+    """Slow requests of one cell that are far larger in a phase than what it was fitted on."""
+
+    phase: str
+    cell_index: int
+    requests: int
 
 
 def missing_evidence(
@@ -55,6 +68,7 @@ def missing_evidence(
     swapped: Sequence[Swapped] = (),
     reuse: PrefixReuse | None = None,
     clocks_wanted: bool = False,
+    beyond: Beyond | None = None,
     rules: Rules,
 ) -> tuple[MissingEvidence, ...]:
     """From the row of ``field_coverage`` to what would help, the most limiting first.
@@ -62,7 +76,8 @@ def missing_evidence(
     ``reasons`` counts why verdicts abstained; ``queue_cause_open`` = queueing was found, not why;
     ``cells`` of the cost model say where one name hides two kinds of requests; ``swapped`` whose
     prefill and decode are in each other's place; ``reuse`` how prompts repeat;
-    ``clocks_wanted``: requests were slow after an idle time, and no GPU sample says more.
+    ``clocks_wanted``: requests were slow after an idle time, and no GPU sample says more;
+    ``beyond``: which of the slow ones are too large for the expectation.
     """
     out: list[MissingEvidence] = []
 
@@ -140,6 +155,8 @@ def missing_evidence(
             "and end on one host (columns kv_transfer_ms, kv_hidden_ms; spans with "
             "tracekit.phase = kv_transfer)",
         )
+    if beyond is not None:
+        note(REACH_FIELD, *_too_large(cells[beyond.cell_index], beyond, rules))
     if lacks("with_cached"):
         note(
             "cached_tokens",
@@ -232,6 +249,23 @@ def missing_evidence(
             "engine's /metrics for this window",
         )
     return tuple(out)
+
+
+def _too_large(cell: Cell, beyond: Beyond, rules: Rules) -> tuple[str, str]:
+    """Why the largest requests are not judged, and how to mend it."""
+    fit = cell.fits[beyond.phase]
+    what = {
+        "queue_or_prefill": "the time before the first token",
+        "kv_transfer": "KV transfer",
+    }.get(beyond.phase, beyond.phase)
+    n = beyond.requests
+    most = reach_text(beyond.phase, fit.reach or 0.0, fit.context_reach, per_byte=cell.kv_per_byte)
+    why = (
+        f"{plural(n, 'slow request')} {verb(n, 'is', 'are')} more than {rules.size_reach:.0f} "
+        f"times as large as any that {what} was fitted on (at most {most}), so what "
+        f"{verb(n, 'it', 'they')} should take is not known"
+    )
+    return why, "name a window that has requests of that size with --baseline"
 
 
 def _two_kinds(cell: Cell, phase: str, modes: Modes, *, cached_known: bool) -> tuple[str, str]:

@@ -184,7 +184,7 @@ def prompt_kinds(con: duckdb.DuckDBPyConnection, rules: Rules) -> pa.Table:
     """
     values = con.sql(
         """
-        select prefill_expected_ms as ms from drawn_costs where prefill_expected_ms > 0
+        select prefill_cost_ms as ms from drawn_costs where prefill_cost_ms > 0
         """
     ).to_arrow_table()
     costs = np.sort(numpy_column(values["ms"]).astype(np.float64))

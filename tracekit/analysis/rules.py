@@ -78,6 +78,8 @@ class Rules:
     max_fit_error: float = 0.3
     min_reach_rows: int = 5
     fit_reach: float = 0.8
+    #: an expectation holds up to this many times the largest size that it was fitted on
+    size_reach: float = 4.0
     #: sizes that lie within this factor (between the 10th and the 90th percentile) are one size
     same_size: float = 1.1
     #: a worker on which nothing ran for so long may have gone to sleep

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tracekit.analysis.diagnosis import Culprit, Finding, MissingEvidence, RequestCounts, SloInfo
-from tracekit.analysis.missing import CLOCKS_FIELD, KIND, SWAPPED_FIELDS
+from tracekit.analysis.missing import CLOCKS_FIELD, KIND, REACH_FIELD, SWAPPED_FIELDS
 from tracekit.analysis.slo import GIVEN
 from tracekit.analysis.timeless import TIMES_FIELD
 from tracekit.words import plural, verb
@@ -492,6 +492,10 @@ _ABSTAINED: Final[dict[str, str]] = {
         "lost {its} time in a KV transfer shorter than the difference of the hosts' clocks is known"
     ),
     "size": "came without token counts: what {its} size should take is not known",
+    "reach": (
+        "had a size far beyond the requests that the expectation was fitted on: what {its} size "
+        "should take is not known"
+    ),
     "phases": "had no phase that could be compared with an expectation",
     "rows": "came in a kind of traffic with too few requests to say what is ordinary",
 }
@@ -513,6 +517,7 @@ _REASON_FIELDS: Final[dict[str, tuple[str, ...]]] = {
     "coverage": ("coverage", "queue_ms, prefill_ms", "client span"),
     "clock": (CLOCKS_FIELD,),
     "size": (SWAPPED_FIELDS, "input_tokens", "output_tokens"),
+    "reach": (REACH_FIELD,),
     "phases": ("queue_ms, prefill_ms", "ttft_ms"),
     "rows": ("requests",),
 }

@@ -56,6 +56,10 @@ REASONS: Final[dict[str, str]] = {
         "be nothing at all"
     ),
     "size": "its token counts are not known, so what it should take is not either",
+    "reach": (
+        "it is far larger than the requests that the expectation was fitted on, so what it should "
+        "take is not known"
+    ),
     "phases": "none of its phases could be compared with an expectation",
     "rows": "too few requests to say what is ordinary",
 }

@@ -14,11 +14,19 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from tracekit.analysis.fit import PHASE_TERMS
+from tracekit.analysis.rules import Rules
 from tracekit.report import formats, texts
 from tracekit.report.console import make_table
-from tracekit.words import plural
+from tracekit.words import plural, reach_text
 
-COLUMNS: Final = ("phase", "should take", "ordinary variation", "half lie within", "fitted on")
+COLUMNS: Final = (
+    "phase",
+    "should take",
+    "ordinary variation",
+    "half lie within",
+    "fitted on",
+    "up to",
+)
 
 #: What each term is multiplied by, in words; "" for what does not grow.
 _TIMES: Final = {
@@ -34,6 +42,8 @@ _LEVELS: Final = {"cell": "", "model": "; some fits borrow from the whole model"
 
 #: How to read the tables.
 NOTES: Final = (
+    "up to: the largest of the fitted requests, by uncached tokens, steps or what is moved, and by "
+    f"the mean context of those; beyond {Rules.size_reach:.0f} times that nothing is judged",
     "half lie within: half of the fitted requests are within this share of what they should take",
     "a decode step is a token where accepted drafts are not known; * fitted on other cells, too, "
     "since this one has too few requests",
@@ -83,7 +93,16 @@ def _phase(row: Mapping[str, Any], phase: str) -> tuple[str, ...]:
         " + ".join(varies),
         formats.percent(error),
         formats.count(row[f"{phase}_n"]) + ("*" if row[f"{phase}_borrowed"] else ""),
+        _up_to(row, phase),
     )
+
+
+def _up_to(row: Mapping[str, Any], phase: str) -> str:
+    reach = row.get(f"{phase}_reach")
+    if reach is None:
+        return ""
+    per_byte = bool(row["kv_transfer_per_byte"])
+    return reach_text(phase, reach, row.get(f"{phase}_context_reach"), per_byte=per_byte)
 
 
 def _formula(row: Mapping[str, Any], phase: str) -> str:

@@ -35,6 +35,11 @@ def ms(value: float | None) -> str:
     return f"{value * 1000:.1f} us" if size >= 5e-5 else "0 ms"
 
 
+def excess(value: float | None) -> str:
+    """What was lost, as a duration; who was quicker than expected lost nothing."""
+    return "none" if value is not None and value < 0 else ms(value)
+
+
 def seconds(value: float | None) -> str:
     """A duration given in seconds."""
     return ms(None if value is None else value * 1000)

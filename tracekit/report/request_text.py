@@ -298,10 +298,11 @@ def _verdict(detail: RequestDetail) -> Text:
     if verdict.get("metric"):
         text.append(f" ({texts.slo_label(verdict['metric'])})")
     if verdict.get("excess_ms") is not None:
-        excess = formats.ms(verdict["excess_ms"])
+        excess = formats.excess(verdict["excess_ms"])
         expected = formats.ms(verdict.get("expected_ms"))
         text.append(
-            f"; {expected} is expected for its shape, {excess} on top decides nothing"
+            f"; {expected} is expected for its shape"
+            + ("" if excess == "none" else f", {excess} on top decides nothing")
             if verdict["class"] == "request_shape"
             else f"; {excess} over the {expected} its shape explains"
         )

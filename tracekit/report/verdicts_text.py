@@ -63,7 +63,7 @@ def _cells(row: Mapping[str, Any]) -> dict[str, Text]:
             texts.phase_label(phase) if phase else formats.UNKNOWN,
             style=PHASE_COLOURS.get(phase or "", ""),
         ),
-        "excess": Text(formats.ms(row["excess_ms"])),
+        "excess": Text(formats.excess(row["excess_ms"])),
         "expected": Text(formats.ms(row["expected_ms"])),
         "cause": Text(texts.cause_label(cause) if cause else formats.UNKNOWN),
         "sure": Text(row["confidence_label"] or formats.UNKNOWN),
