@@ -276,11 +276,11 @@ def test_a_fit_says_how_large_its_requests_were() -> None:
     traffic.set("input_tokens", np.arange(200), np.linspace(100, 900, 200).round().astype(int))
     traffic.set("cached_tokens", np.arange(200), 0)
     # a part from the cache is not computed, but attended to
-    traffic.set("input_tokens", [7], 5_000)
-    traffic.set("cached_tokens", [7], 4_800)
+    traffic.set("input_tokens", np.array([7]), 5_000)
+    traffic.set("cached_tokens", np.array([7]), 4_800)
     # who was killed was not fitted
-    traffic.set("input_tokens", [8], 90_000)
-    traffic.set("status", [8], "timeout")
+    traffic.set("input_tokens", np.array([8]), 90_000)
+    traffic.set("status", np.array([8]), "timeout")
     con = traffic.connect()
     _facts(con)
     for baseline in (False, True):
@@ -291,7 +291,8 @@ def test_a_fit_says_how_large_its_requests_were() -> None:
             "select max(steps), max(step_context / steps) from request_facts "
             "where completed = 1 and decode_ms > 0"
         ).fetchall()
-        assert (decode.reach, decode.context_reach) == (steps, pytest.approx(context))
+        assert decode.reach == steps
+        assert decode.context_reach == pytest.approx(context)
         assert (cell.fits["queue"].reach, cell.fits["queue"].context_reach) == (None, None)
     row = fit_cost_model(con).to_arrow().to_pylist()[0]
     assert (row["prefill_reach"], row["prefill_context_reach"]) == (900.0, 4_900.0)

@@ -269,7 +269,9 @@ def _sizes(phase: str, features: Floats) -> Floats:
 
 def _with_reach(fit: PhaseFit, phase: str, features: Floats) -> PhaseFit:
     largest = [float(v) for v in _sizes(phase, features).max(axis=0)]
-    return replace(fit, **dict(zip(reach_columns(phase), largest, strict=True)))
+    return replace(
+        fit, reach=largest[0], context_reach=largest[1] if phase in CONTEXT_TERMS else None
+    )
 
 
 def _calm(
