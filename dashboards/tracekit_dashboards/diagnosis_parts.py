@@ -15,6 +15,7 @@ import streamlit as st
 from tracekit.analysis import views
 from tracekit.analysis.diagnose import diagnose
 from tracekit.analysis.diagnosis import Diagnosis, Finding, Misses
+from tracekit.analysis.sentence import format_confidence
 from tracekit.analysis.session import Session
 from tracekit.analysis.slo import GIVEN
 from tracekit.analysis.ten_minute import ten_minute_table
@@ -161,7 +162,7 @@ def _card(finding: Finding, slow: str, *, nested: bool = False) -> None:
         st.badge(words.cause_label(finding.cause), color="gray")
         st.badge(
             texts.FINDING_CONFIDENCE.format(
-                label=finding.confidence_label, value=formats.number(finding.confidence, 2)
+                label=finding.confidence_label, value=format_confidence(finding.confidence)
             ),
             color=confidence_colour(finding.confidence_label),
         )

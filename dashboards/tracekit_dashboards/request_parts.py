@@ -13,6 +13,7 @@ import streamlit as st
 
 from tracekit.analysis.detail import RequestDetail, request_detail
 from tracekit.analysis.request_view import RequestView, request_view
+from tracekit.analysis.sentence import format_confidence
 from tracekit.analysis.session import Session
 from tracekit.errors import UsageError
 from tracekit.report import formats
@@ -146,7 +147,7 @@ def _verdict(detail: RequestDetail) -> None:
             label = str(verdict["confidence_label"])
             st.badge(
                 texts.VERDICT_CONFIDENCE.format(
-                    value=formats.number(verdict["confidence"], 2), label=label
+                    value=format_confidence(verdict["confidence"]), label=label
                 ),
                 color=confidence_colour(label),
             )

@@ -19,6 +19,7 @@ from tracekit.analysis.sentence import (
     action_for,
     diagnosis_sentence,
     finding_sentence,
+    format_confidence,
     format_ms,
     format_share,
     format_tokens,
@@ -56,6 +57,17 @@ def test_shares_and_tokens() -> None:
     assert format_share(1.0) == "100 %"
     assert format_tokens(1_142) == "1,142"
     assert format_tokens(31_200) == "31k"
+
+
+def test_a_confidence_agrees_with_its_label() -> None:
+    assert [format_confidence(v) for v in (0.897, 0.8999999999999999, 0.9, 0.29, 0.699, 1.0)] == [
+        "0.89",
+        "0.89",
+        "0.90",
+        "0.29",
+        "0.69",
+        "1.00",
+    ]
 
 
 def _words(phase: str, cause: str, metric: str = "ttft", shape: bool = False) -> FindingWords:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from decimal import ROUND_FLOOR, Decimal
 from typing import Final
 
 from tracekit.analysis.diagnosis import Culprit, Finding, MissingEvidence, RequestCounts, SloInfo
@@ -65,6 +66,11 @@ def format_share(value: float) -> str:
     if 0.99 < value < 1:
         return "over 99 %"
     return f"{value * 100:.0f} %"
+
+
+def format_confidence(value: float) -> str:
+    """A confidence with two digits, rounded down: 0.897 is not yet the 0.90 of "high"."""
+    return str(Decimal(repr(float(value))).quantize(Decimal("0.01"), ROUND_FLOOR))
 
 
 def format_tokens(value: float) -> str:
@@ -338,7 +344,7 @@ def finding_sentence(
     """
     subject = misses_of(words.metric, source)
     # the confidence is about the phase: whether it is the one, not why
-    sure = f"confidence in the phase {label} ({confidence:.2f}), n = "
+    sure = f"confidence in the phase {label} ({format_confidence(confidence)}), n = "
     sure += f"{n:,}" if looked_into >= n else f"about {n:,} ({looked_into:,} looked into)"
     if words.is_shape:
         return (

@@ -15,6 +15,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from tracekit.analysis.detail import PhaseInterval, RequestDetail
+from tracekit.analysis.sentence import format_confidence
 from tracekit.analysis.verdicts import REASONS
 from tracekit.names import IDLE_SUB_PHASES, PHASE_COLOURS
 from tracekit.report import formats, texts
@@ -307,7 +308,7 @@ def _verdict(detail: RequestDetail) -> Text:
             else f"; {excess} over the {expected} its shape explains"
         )
     if verdict.get("confidence") is not None:
-        text.append(f"; confidence {formats.number(verdict['confidence'], 2)}")
+        text.append(f"; confidence {format_confidence(verdict['confidence'])}")
     if verdict.get("reason") not in REASONS:  # else the last line of the evidence says it
         text.append(f"\n  {texts.CLASSES.get(verdict['class'], '')}", style="dim")
     for line in verdict.get("evidence") or ():
