@@ -141,9 +141,12 @@ def missing_evidence(
             _ENGINE_SPANS,
         )
     if lacks("with_coverage", _NEARLY_ALL) or reasons.get("coverage"):
+        dark = share("with_coverage")
+        if dark.startswith("0 %"):
+            dark = plural(reasons["coverage"], "slow request")
         note(
             "coverage",
-            f"more than a tenth of the time is covered by no boundary in {share('with_coverage')}",
+            f"more than a tenth of the time is covered by no boundary in {dark}",
             f"{_ENGINE_SPANS}; {_CLIENT_SPANS}",
         )
     if reasons.get("clock"):
