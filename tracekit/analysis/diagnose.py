@@ -512,9 +512,11 @@ def _culprits(con: duckdb.DuckDBPyConnection) -> Mapping[tuple[str, str], tuple[
         f"""
         select phase, metric, coalesce(request_id, culprit_key) as request_id, input_tokens,
             victims, stall_ms
-        from finding_culprits
+        from finding_culprits cross join attribution_rules as p
         qualify row_number() over (
             partition by phase, metric order by stall_ms desc, culprit_key) <= {_NAMED}
+            and stall_ms >= p.min_stall_ms and stall_ms >= p.min_stall_share
+                * max(stall_ms) over (partition by phase, metric)
         order by phase, metric, stall_ms desc, culprit_key
         """,
     )

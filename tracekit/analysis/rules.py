@@ -68,6 +68,10 @@ class Rules:
     #: a prefill costs others at most this many times what it should take: an engine that is slow
     #: for another reason also prefills slowly
     culprit_factor: float = 6.0
+    #: who stalled others for less than this, or than this share of what the first one did, is not
+    #: named
+    min_stall_ms: float = 1.0
+    min_stall_share: float = 0.01
     #: where so many wait on a worker, each holds up all behind it: no culprit is named
     backlog: float = 4.0
     #: a worker stands out only with this many requests and by this share of the expected time

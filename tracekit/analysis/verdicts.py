@@ -81,6 +81,14 @@ def request_verdicts(session: Session, request_key: str) -> list[dict[str, Any]]
     return list(rows)
 
 
+#: Of those who stalled a request, the ones worth naming.
+_NAMED: Final = """
+    select i.* from interference as i cross join attribution_rules as p
+    qualify stall_ms >= p.min_stall_ms and stall_ms >= p.min_stall_share
+        * max(stall_ms) over (partition by request_key, phase)
+"""
+
+
 def _verdict_rows(
     session: Session, where: str, params: dict[str, Any], last: int | None
 ) -> Iterator[dict[str, Any]]:
@@ -96,7 +104,7 @@ def _verdict_rows(
             select request_key, phase,
                 list(coalesce(culprit_request_id, culprit_key)
                     order by stall_ms desc, culprit_key) as ids
-            from interference group by request_key, phase
+            from ({_NAMED}) group by request_key, phase
         ) as c on c.request_key = v.request_key and c.phase = v.phase
             and v.cause = 'prefill_interference'
         {where}
@@ -166,10 +174,10 @@ def _against_limit(verdict: Mapping[str, Any]) -> str:
 
 def _culprit_lines(session: Session, verdict: Mapping[str, Any]) -> Iterator[str]:
     rows = session.frame(
-        """
+        f"""
         select coalesce(culprit_request_id, culprit_key) as id, culprit_input_tokens as tokens,
             stall_ms
-        from interference where request_key = $key and phase = $phase
+        from ({_NAMED}) where request_key = $key and phase = $phase
         order by stall_ms desc, culprit_key limit 3
         """,
         {"key": verdict["request_key"], "phase": verdict["phase"]},
