@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from tests.analysis import factory
-from tracekit.analysis.diagnose import diagnose_connection
-from tracekit.analysis.diagnosis import Diagnosis
+from tracekit.analysis.diagnose import Row, _lead_with_what_matters, diagnose_connection
+from tracekit.analysis.diagnosis import Diagnosis, FleetShare, FleetTotal
+from tracekit.analysis.fleet import Fleet
 from tracekit.analysis.slo import parse_slo
 from tracekit.analysis.verdicts import _against_limit
 from tracekit.report import diagnosis_md, diagnosis_text
@@ -162,3 +163,78 @@ def test_a_95th_percentile_of_too_few_is_told_nowhere(n: int, told: bool) -> Non
 def test_nothing_unexplained_is_not_told(found: Diagnosis, share: float, said: bool) -> None:
     text = _text(replace(found, unexplained_share=share))
     assert ("no finding accounts for" in text) is said
+
+
+def _row(metric: str, phase: str, share: float, lost_s: float, cause: str = "unknown") -> Row:
+    return {
+        "class": "request_shape" if cause == "long_prompt" else "attributed",
+        "metric": metric,
+        "phase": phase,
+        "cause": cause,
+        "share_of_misses": share,
+        "total_excess_ms": lost_s * 1_000,
+    }
+
+
+def _fleet(placebo: float, reference: str = "window") -> Fleet:
+    """What may be ordinary of the decodes; of everything else nothing."""
+    share = FleetShare("tpot", "decode", 0.9, 0.9, placebo, 0.9 - placebo, 100, 100, None)
+    total = FleetTotal("tpot", 100, 100, 0.9, placebo, 0.9 - placebo, 0.0, 0.1, reference, 100)
+    return Fleet((share,), (total,))
+
+
+def _leads(rows: list[Row], fleet: Fleet) -> str:
+    def rank(row: Row) -> tuple[float, float, str, str, str]:
+        key = (row["metric"], row["phase"], row["cause"])
+        return (-row["share_of_misses"], -row["total_excess_ms"], *key)
+
+    rows.sort(key=rank)
+    before = [dict(r) for r in rows]
+    _lead_with_what_matters(rows, rank, fleet)
+    assert sorted(map(str, rows)) == sorted(map(str, before))
+    return f"{rows[0]['metric']} {rows[0]['phase']}"
+
+
+@pytest.mark.parametrize(
+    ("placebo", "reference", "queue", "first"),
+    [
+        (0.0, "window", 0.5, "tpot decode"),
+        (0.72, "window", 0.5, "ttft queue"),
+        (0.72, "window", 0.1, "tpot decode"),  # an upper bound never takes all
+        (0.72, "baseline", 0.1, "ttft queue"),
+        (0.2, "window", 0.5, "tpot decode"),
+    ],
+)
+def test_what_may_be_ordinary_is_taken_off(
+    placebo: float, reference: str, queue: float, first: str
+) -> None:
+    # both findings of a phase share what is ordinary of it
+    rows = [
+        _row("tpot", "decode", 0.7, 50, "prefill_interference"),
+        _row("tpot", "decode", 0.1, 10),
+        _row("ttft", "queue", queue, 60),
+    ]
+    assert _leads(rows, _fleet(placebo, reference)) == first
+
+
+@pytest.mark.parametrize(
+    ("share", "lost_s", "first"),
+    [
+        (0.5, 60, "tpot decode"),  # a little more is nothing
+        (0.5, 6_000, "ttft queue"),
+        (0.3, 6_000, "tpot decode"),  # comparable no longer
+        (0.1, 60_000, "tpot decode"),
+    ],
+)
+def test_between_metrics_seconds_count(share: float, lost_s: float, first: str) -> None:
+    rows = [_row("tpot", "decode", 0.8, 50), _row("ttft", "queue", share, lost_s)]
+    assert _leads(rows, _fleet(0.0)) == first
+
+
+def test_a_size_that_leads_still_leads() -> None:
+    rows = [
+        _row("ttft", "prefill", 0.9, 1, "long_prompt"),
+        _row("tpot", "decode", 0.8, 50),
+        _row("ttft", "queue", 0.5, 9_000),
+    ]
+    assert _leads(rows, _fleet(0.8)) == "ttft prefill"

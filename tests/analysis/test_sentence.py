@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 
@@ -210,6 +211,7 @@ def _sentence(
     missing: tuple[MissingEvidence, ...] = (),
     completed: int = 1_000,
     aside: int = 0,
+    baseline: bool = False,
 ) -> str:
     changed = {"completed": completed, "quarantined": {"clock_skew": aside}}
     counts = RequestCounts(**{**_COUNTS.__dict__, **changed})
@@ -225,6 +227,7 @@ def _sentence(
         missing=missing,
         min_rows=30,
         window_text="the last hour",
+        known_from_baseline=baseline,
     )
 
 
@@ -232,6 +235,25 @@ def test_headline_carries_the_action_and_the_rest() -> None:
     assert _sentence((_finding(0.6),)) == (
         "In the last hour, S; for 10 % of the requests that miss the SLO no single phase can be "
         "named. Next: do this."
+    )
+
+
+@pytest.mark.parametrize(
+    ("placebo", "baseline", "said"),
+    [
+        (None, False, ""),
+        (0.3, False, ""),
+        (0.55, False, "; up to 55 % may be ordinary variation, a --baseline window tells"),
+        (0.55, True, "; 55 % are what the baseline shows too"),
+    ],
+)
+def test_a_headline_that_may_be_ordinary_says_so(
+    placebo: float | None, baseline: bool, said: str
+) -> None:
+    top = replace(_finding(0.6), placebo_share=placebo)
+    rest = "; for 10 % of the requests that miss the SLO no single phase can be named"
+    assert _sentence((top,), baseline=baseline) == (
+        f"In the last hour, S{said}{rest}. Next: do this."
     )
 
 

@@ -6,7 +6,7 @@ Owns the composition. The method is in the SQL and in `tracekit.analysis.fit`, t
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import duckdb
@@ -26,13 +26,14 @@ from tracekit.analysis.diagnosis import (
     SloInfo,
     WindowInfo,
 )
-from tracekit.analysis.fleet import measure_fleet
+from tracekit.analysis.fleet import Fleet, measure_fleet
 from tracekit.analysis.judged import JUDGED_MAX
 from tracekit.analysis.missing import Beyond, missing_evidence
 from tracekit.analysis.prefixes import prefix_reuse
 from tracekit.analysis.rules import Rules
 from tracekit.analysis.savings import cache_work
 from tracekit.analysis.sentence import (
+    HEADLINE_SHARE,
     FindingWords,
     action_for,
     diagnosis_sentence,
@@ -65,6 +66,13 @@ _SHAPE_WEIGHT_NO_LIMIT: Final = 0.25
 #: And what the data show no cause of may be ordinary, too: it yields to a known cause of more than
 #: half its share, which can be acted on.
 _UNKNOWN_WEIGHT_NO_LIMIT: Final = 0.5
+
+#: What may be ordinary is taken off a fault that competes for the headline, but where it comes from
+#: the window itself it is an upper bound: then at most this part [1] of it.
+_ORDINARY_AT_MOST: Final = 0.75
+#: And a fault yields to one of another metric that cost so many times as many seconds.
+_MUCH_MORE: Final = 10.0
+_LESS_SECONDS_WEIGHT: Final = 0.5
 
 #: Long prompts that are prefilled apart from their decode already.
 _LONG_AND_APART: Final = """
@@ -134,6 +142,7 @@ def diagnose_connection(
             attribution,
             misses,
             fields,
+            fleet=fleet,
             lost_loads=cache.lost_of(fields),
             hits_believed=not impossible,
         )
@@ -194,6 +203,7 @@ def diagnose_connection(
             min_rows=attribution.rules.min_rows,
             window_text=window.text,
             elsewhere=_elsewhere(con) if counts.total == 0 else None,
+            known_from_baseline=any(t.reference == "baseline" for t in fleet.totals),
         ),
     )
 
@@ -369,6 +379,7 @@ def _findings(
     misses: Misses,
     fields: Row,
     *,
+    fleet: Fleet,
     lost_loads: KvLoads | None,
     hits_believed: bool,
 ) -> tuple[Finding, ...]:
@@ -393,6 +404,7 @@ def _findings(
         return (-score, -row["total_excess_ms"], row["metric"], row["phase"], row["cause"])
 
     rows.sort(key=rank)
+    _lead_with_what_matters(rows, rank, fleet)
     lost: dict[str, float] = {}
     for row in rows:
         if row["class"] != "request_shape":
@@ -423,6 +435,50 @@ def _findings(
         )
         for row in rows
     )
+
+
+def _lead_with_what_matters(
+    rows: list[Row], rank: Callable[[Row], tuple[float, float, str, str, str]], fleet: Fleet
+) -> None:
+    """Move the fault with most beyond ordinary variation, and in seconds, before the others.
+
+    Only where a fault leads already: what the requests' size explains yields to it or does not,
+    whatever part of it is ordinary.
+    """
+    if rows[0]["class"] == "request_shape":
+        return
+    faults = [r for r in rows if r["class"] != "request_shape"]
+    ordinary = _ordinary_parts(faults, fleet)
+    large = [r for r in faults if r["share_of_misses"] >= HEADLINE_SHARE]
+
+    def score(row: Row) -> float:
+        elsewhere = max(
+            (r["total_excess_ms"] for r in large if r["metric"] != row["metric"]), default=0.0
+        )
+        much_more = elsewhere >= _MUCH_MORE * row["total_excess_ms"]
+        beyond = 1 - ordinary[row["metric"], row["phase"]]
+        return rank(row)[0] * beyond * (_LESS_SECONDS_WEIGHT if much_more else 1.0)
+
+    first = min(faults, key=lambda r: (score(r), *rank(r)[1:]))
+    rows.remove(first)
+    rows.insert(0, first)
+
+
+def _ordinary_parts(faults: Sequence[Row], fleet: Fleet) -> Mapping[tuple[str, str], float]:
+    """The part [1] of the findings of a metric and phase that counts as ordinary variation.
+
+    Of an upper bound (one that comes from the window itself) not all.
+    """
+    held: dict[tuple[str, str], float] = {}
+    for row in faults:
+        key = (row["metric"], row["phase"])
+        held[key] = held.get(key, 0.0) + row["share_of_misses"]
+    placebo = {(s.metric, s.phase): s.placebo_share or 0.0 for s in fleet.shares}
+    most = {t.metric: 1.0 if t.reference == "baseline" else _ORDINARY_AT_MOST for t in fleet.totals}
+    return {
+        key: min(placebo.get(key, 0.0) / share, most.get(key[0], 1.0)) if share > 0 else 0.0
+        for key, share in held.items()
+    }
 
 
 def _finding(

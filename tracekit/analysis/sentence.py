@@ -36,7 +36,10 @@ METRIC_WORDS: Final[dict[str, str]] = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "t
 
 #: A finding that holds less than this of its metric's misses is no headline where most of the
 #: misses are without an explanation.
-_HEADLINE_SHARE: Final = 0.2
+HEADLINE_SHARE: Final = 0.2
+
+#: And with this part of its share that may be ordinary it says so.
+_NEARLY_ALL: Final = 0.8
 
 #: Interference without culprits.
 NOBODY_NAMED: Final = (
@@ -405,10 +408,12 @@ def diagnosis_sentence(
     min_rows: int,
     window_text: str,
     elsewhere: str | None = None,
+    known_from_baseline: bool = False,
 ) -> str:
     """The one line: the headline finding with its action, or what is missing to have one.
 
     ``reasons`` counts what no finding accounts for by what decided, most first.
+    ``known_from_baseline``: whether a baseline says what is ordinary.
     """
     if requests.total == 0 and elsewhere is not None:
         return (
@@ -431,20 +436,30 @@ def diagnosis_sentence(
             f"({requests.completed:,} completed, {_limits(slo)})."
         )
     if not findings or (
-        findings[0].share_of_misses < _HEADLINE_SHARE and (unexplained_share or 0.0) >= 0.5
+        findings[0].share_of_misses < HEADLINE_SHARE and (unexplained_share or 0.0) >= 0.5
     ):
         return _not_enough(reasons, missing, window_text, slo)
     top = findings[0]
-    rest = ""
+    rest = _may_be_ordinary(top, known_from_baseline)
     if unexplained_share:
         share = format_share(unexplained_share)
         slow = "requests that miss the SLO" if slo.source == GIVEN else "slow requests"
-        rest = f"; for {share} of the {slow} no single phase can be named"
+        rest += f"; for {share} of the {slow} no single phase can be named"
     aside = sum(requests.quarantined.values())
     if aside >= _ASIDE * requests.total:
         of = plural(requests.total, "request")
         rest += f"; {aside:,} of {of} {verb(aside, 'is', 'are')} set aside and not judged"
     return f"In {window_text}, {top.sentence}{rest}. Next: {top.action}."
+
+
+def _may_be_ordinary(top: Finding, known_from_baseline: bool) -> str:
+    """What the headline says where nearly all of its share may be no fault."""
+    if not top.placebo_share or top.placebo_share < _NEARLY_ALL * top.share_of_misses:
+        return ""
+    share = format_share(top.placebo_share)
+    if known_from_baseline:
+        return f"; {share} are what the baseline shows too"
+    return f"; up to {share} may be ordinary variation, a --baseline window tells"
 
 
 def _not_enough(
