@@ -27,6 +27,7 @@ from tracekit.analysis.diagnosis import (
     WindowInfo,
 )
 from tracekit.analysis.fleet import Fleet, measure_fleet
+from tracekit.analysis.given_up import given_up
 from tracekit.analysis.judged import JUDGED_MAX
 from tracekit.analysis.missing import Beyond, missing_evidence
 from tracekit.analysis.prefixes import prefix_reuse
@@ -73,6 +74,12 @@ _ORDINARY_AT_MOST: Final = 0.75
 #: And a fault yields to one of another metric that cost so many times as many seconds.
 _MUCH_MORE: Final = 10.0
 _LESS_SECONDS_WEIGHT: Final = 0.5
+
+#: A limit that was given, or that there were requests enough to set.
+_ANY_LIMIT: Final = """
+    select 1 from slow_thresholds
+    where coalesce(ttft_ms, tpot_ms, e2e_ms) is not null limit 1
+"""
 
 #: Long prompts that are prefilled apart from their decode already.
 _LONG_AND_APART: Final = """
@@ -165,6 +172,14 @@ def diagnose_connection(
         rules=attribution.rules,
     )
     missing = with_times(missing, counts, min_rows=attribution.rules.min_rows)
+    early = given_up(
+        con,
+        misses,
+        unexplained_share=unexplained,
+        slow="requests that miss the SLO" if slo.source == GIVEN else "slow requests",
+    )
+    if early is not None:
+        missing = (early, *missing)
     starts = [r["first_unix_ns"] for r in outcomes if r["first_unix_ns"] is not None]
     ends = [r["last_unix_ns"] for r in outcomes if r["last_unix_ns"] is not None]
     return Diagnosis(
@@ -203,6 +218,7 @@ def diagnose_connection(
             min_rows=attribution.rules.min_rows,
             window_text=window.text,
             elsewhere=_elsewhere(con) if counts.total == 0 else None,
+            limits_known=bool(_rows(con, _ANY_LIMIT)),
             known_from_baseline=any(t.reference == "baseline" for t in fleet.totals),
         ),
     )

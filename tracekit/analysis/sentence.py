@@ -41,6 +41,9 @@ HEADLINE_SHARE: Final = 0.2
 #: And with this part of its share that may be ordinary it says so.
 _NEARLY_ALL: Final = 0.8
 
+#: The field of a note on requests that were killed before their first token.
+GIVEN_UP_FIELD: Final = "requests that ended early"
+
 #: Interference without culprits.
 NOBODY_NAMED: Final = (
     "no single request is named: where so many wait on a worker, each holds up all behind it"
@@ -408,11 +411,13 @@ def diagnosis_sentence(
     min_rows: int,
     window_text: str,
     elsewhere: str | None = None,
+    limits_known: bool = True,
     known_from_baseline: bool = False,
 ) -> str:
     """The one line: the headline finding with its action, or what is missing to have one.
 
     ``reasons`` counts what no finding accounts for by what decided, most first.
+    ``limits_known``: whether there is any limit, given or from enough requests.
     ``known_from_baseline``: whether a baseline says what is ordinary.
     """
     if requests.total == 0 and elsewhere is not None:
@@ -423,6 +428,9 @@ def diagnosis_sentence(
     mended = next((m for m in missing if m.field in (SWAPPED_FIELDS, TIMES_FIELD)), None)
     if requests.completed < min_rows and not findings and mended is not None:
         return f"Not enough evidence: {mended.why}; {mended.how}."
+    early = _ended_early(missing, window_text)
+    if requests.completed < min_rows and not findings and early is not None:
+        return early
     if requests.completed < min_rows and not findings:
         return (
             f"Not enough evidence: {plural(requests.completed, 'completed request')} in "
@@ -435,6 +443,8 @@ def diagnosis_sentence(
             f"No request missed the SLO in {window_text} "
             f"({requests.completed:,} completed, {_limits(slo)})."
         )
+    if not misses:
+        return _none_slow(requests, window_text, min_rows, limits_known)
     if not findings or (
         findings[0].share_of_misses < HEADLINE_SHARE and (unexplained_share or 0.0) >= 0.5
     ):
@@ -450,6 +460,27 @@ def diagnosis_sentence(
         of = plural(requests.total, "request")
         rest += f"; {aside:,} of {of} {verb(aside, 'is', 'are')} set aside and not judged"
     return f"In {window_text}, {top.sentence}{rest}. Next: {top.action}."
+
+
+def _ended_early(missing: Sequence[MissingEvidence], window_text: str) -> str | None:
+    """Where most of the slow ones were killed before their first token: that, and what to do."""
+    early = next((m for m in missing if m.field == GIVEN_UP_FIELD), None)
+    return early and f"Not enough evidence: in {window_text} {early.why}; {early.how}."
+
+
+def _none_slow(requests: RequestCounts, window_text: str, min_rows: int, limits_known: bool) -> str:
+    """Why no request counts as slow, where no SLO was given."""
+    of = f"none of the {plural(requests.completed, 'completed request')} in {window_text}"
+    if not limits_known:
+        return (
+            f"Not enough evidence: {of} can be called slow: without an SLO that takes {min_rows} "
+            "requests with a TTFT, TPOT or total time; record one of them, or give --slo."
+        )
+    return (
+        f"Not enough evidence: {of} is slow: without an SLO that is one above the 95th percentile "
+        "of its model and route, and here so many take equally long that none is above it; give "
+        "--slo."
+    )
 
 
 def _may_be_ordinary(top: Finding, known_from_baseline: bool) -> str:
@@ -468,6 +499,8 @@ def _not_enough(
     window_text: str,
     slo: SloInfo,
 ) -> str:
+    if (early := _ended_early(missing, window_text)) is not None:
+        return early
     reason = next(iter(reasons), None)
     # two kinds of requests under one name may be behind any reason
     fields = (*_REASON_FIELDS.get(reason or "", ()), KIND)
