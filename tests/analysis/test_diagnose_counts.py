@@ -17,7 +17,7 @@ from tracekit.analysis.slo import Slo, parse_slo
 
 KEYS = {
     "": "schema window slo requests percentiles chunks goodput coverage phases prefix_cache "
-    "kv_loads prefix_reuse misses findings fleet fleet_totals unexplained_share "
+    "kv_loads prefix_reuse engine_versions misses findings fleet fleet_totals unexplained_share "
     "unexplained_reasons missing_evidence sentence",
     "findings": "phase cause metric share_of_misses placebo_share excess_ms expected_ms "
     "lost_s minor confidence confidence_label n workers culprits evidence action sentence",

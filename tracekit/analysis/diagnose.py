@@ -24,6 +24,7 @@ from tracekit.analysis.diagnosis import (
     PhaseTotal,
     RequestCounts,
     SloInfo,
+    VersionPace,
     WindowInfo,
 )
 from tracekit.analysis.fleet import Fleet, measure_fleet
@@ -44,6 +45,7 @@ from tracekit.analysis.slo import GIVEN, Slo
 from tracekit.analysis.speculation import chunk_pace
 from tracekit.analysis.swapped import set_aside
 from tracekit.analysis.timeless import with_times
+from tracekit.analysis.versions import of_findings, version_paces
 from tracekit.analysis.window import ALL, Window, format_time
 from tracekit.lake.duck import stand_back
 from tracekit.names import SLO_METRICS
@@ -143,6 +145,7 @@ def diagnose_connection(
     cache = cache_work(con, completed=counts.completed)
     reuse = prefix_reuse(con, attribution.prefixes)
     impossible = reuse is not None and reuse.is_impossible
+    paces = version_paces(con, attribution.cost_model.cells)
     findings = fleet.with_placebo(
         _findings(
             con,
@@ -150,6 +153,7 @@ def diagnose_connection(
             misses,
             fields,
             fleet=fleet,
+            slower=of_findings(con, paces),
             lost_loads=cache.lost_of(fields),
             hits_believed=not impossible,
         )
@@ -200,6 +204,7 @@ def diagnose_connection(
         prefix_cache=None if impossible else cache.saved,
         kv_loads=cache.loads,
         prefix_reuse=reuse,
+        engine_versions=paces,
         misses=misses,
         findings=findings,
         fleet=fleet.shares,
@@ -396,6 +401,7 @@ def _findings(
     fields: Row,
     *,
     fleet: Fleet,
+    slower: Mapping[tuple[str, str, str], VersionPace],
     lost_loads: KvLoads | None,
     hits_believed: bool,
 ) -> tuple[Finding, ...]:
@@ -409,11 +415,17 @@ def _findings(
     )
     apart = {(r["phase"], r["metric"]) for r in _rows(con, _LONG_AND_APART)}
 
+    for row in rows:
+        key = (row["phase"], row["cause"], row["metric"])
+        row["slower_version"] = slower.get(key) if row["class"] == "request_shape" else None
+
     given = attribution.slo.source == GIVEN
     shape_weight = _SHAPE_WEIGHT if given else _SHAPE_WEIGHT_NO_LIMIT
 
     def rank(row: Row) -> tuple[float, float, str, str, str]:
         weight = shape_weight if row["class"] == "request_shape" else 1.0
+        if row["slower_version"] is not None:
+            weight = 1.0  # no fault of any one request, and one to act on
         if row["cause"] == "unknown" and not given:
             weight *= _UNKNOWN_WEIGHT_NO_LIMIT
         score = row["share_of_misses"] * row["confidence"] * weight
@@ -529,6 +541,7 @@ def _finding(
         gaps_known=support.gaps_known,
         disaggregated=disaggregated,
         recompute_ms=support.recompute_ms if row["phase"] == "kv_transfer" else None,
+        slower_version=row["slower_version"],
         idle_ms=support.idle_ms(row["phase"], row["cause"]),
     )
     share = float(row["share_of_misses"])

@@ -207,6 +207,27 @@ class KvLoads:
 
 
 @dataclass(frozen=True)
+class VersionPace:
+    """An engine version that takes ``factor`` times as long in ``phase`` as another one.
+
+    Of one model, engine and topology, for a request of the median size of both: expected
+    ``slower_ms`` and ``quicker_ms``, from the fits on so many requests of each.
+    """
+
+    model: str
+    engine: str
+    topology: str
+    phase: str
+    slower: str
+    quicker: str
+    factor: float
+    slower_ms: float
+    quicker_ms: float
+    slower_n: int
+    quicker_n: int
+
+
+@dataclass(frozen=True)
 class Misses:
     """Requests over a limit: distinct in ``total``, per metric in ``by_metric``.
 
@@ -349,6 +370,7 @@ class Diagnosis:
     prefix_cache: CacheSavings | None
     kv_loads: KvLoads | None
     prefix_reuse: PrefixReuse | None
+    engine_versions: tuple[VersionPace, ...]
     misses: Misses
     findings: tuple[Finding, ...]
     fleet: tuple[FleetShare, ...]

@@ -7,12 +7,20 @@ hand-off that was waiting.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_FLOOR, Decimal
 from typing import Final
 
-from tracekit.analysis.diagnosis import Culprit, Finding, MissingEvidence, RequestCounts, SloInfo
+from tracekit.analysis.diagnosis import (
+    Culprit,
+    Finding,
+    MissingEvidence,
+    RequestCounts,
+    SloInfo,
+    VersionPace,
+)
 from tracekit.analysis.missing import CLOCKS_FIELD, KIND, REACH_FIELD, SWAPPED_FIELDS
 from tracekit.analysis.slo import GIVEN
 from tracekit.analysis.timeless import TIMES_FIELD
@@ -119,6 +127,8 @@ class FindingWords:
     recompute_ms: float | None = None
     #: nothing had run on their worker for so long before most of them came, which is not usual
     idle_ms: float | None = None
+    #: what is as slow as its size was served by a version that takes longer for all
+    slower_version: VersionPace | None = None
 
 
 def action_for(words: FindingWords) -> str:
@@ -157,6 +167,11 @@ def action_for(words: FindingWords) -> str:
         return (
             "load from the slower tier only what takes longer to compute than to load, or turn "
             "that tier off for such prompts"
+        )
+    if words.slower_version is not None:
+        return (
+            f"compare the two versions ({compare_command(words.slower_version)}), and go back to "
+            f"{words.slower_version.quicker} if it is not the traffic"
         )
     if words.cause == "fixed_overhead" and words.metric == "tpot":
         return (
@@ -352,6 +367,12 @@ def finding_sentence(
     # the confidence is about the phase: whether it is the one, not why
     sure = f"confidence in the phase {label} ({format_confidence(confidence)}), n = "
     sure += f"{n:,}" if looked_into >= n else f"about {n:,} ({looked_into:,} looked into)"
+    if words.is_shape and (pace := words.slower_version) is not None:
+        return (
+            f"{format_share(share)} of {subject}: as slow as their size makes them with engine "
+            f"version {pace.slower}, which takes {pace.factor:.1f} times as long as "
+            f"{pace.quicker} ({_shape_cost(words)}); {sure}"
+        )
     if words.is_shape:
         return (
             f"{format_share(share)} of {subject}: as slow as their size makes them, no fault "
@@ -364,6 +385,12 @@ def finding_sentence(
         f"{format_share(share)} of {subject} lost their time in {PHASE_WORDS[words.phase]} "
         f"(+{format_ms(words.excess_ms)}, {_ordinary(words)}; {sure}){why}"
     )
+
+
+def compare_command(pace: VersionPace) -> str:
+    """The command that says what changed between the versions."""
+    sides = (shlex.quote(f"engine_version={v}") for v in (pace.quicker, pace.slower))
+    return " ".join(("tracekit compare", *sides))
 
 
 def _ordinary(words: FindingWords) -> str:
@@ -465,7 +492,9 @@ def diagnosis_sentence(
 def _ended_early(missing: Sequence[MissingEvidence], window_text: str) -> str | None:
     """Where most of the slow ones were killed before their first token: that, and what to do."""
     early = next((m for m in missing if m.field == GIVEN_UP_FIELD), None)
-    return early and f"Not enough evidence: in {window_text} {early.why}; {early.how}."
+    if early is None:
+        return None
+    return f"Not enough evidence: in {window_text} {early.why}; {early.how}."
 
 
 def _none_slow(requests: RequestCounts, window_text: str, min_rows: int, limits_known: bool) -> str:

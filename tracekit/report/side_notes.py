@@ -9,12 +9,12 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
 from tracekit.analysis.missing import SWAPPED_FIELDS
-from tracekit.analysis.sentence import format_about
+from tracekit.analysis.sentence import compare_command, format_about
 from tracekit.report import formats, texts
 from tracekit.words import verb
 
 if TYPE_CHECKING:
-    from tracekit.analysis.diagnosis import BlockShare, Diagnosis, PrefixReuse
+    from tracekit.analysis.diagnosis import BlockShare, Diagnosis, PrefixReuse, VersionPace
 
 _COMPLETED: Final = (
     "{share} of the requests completed ({completed} of {ended} that ended): percentiles leave the "
@@ -62,6 +62,8 @@ _LOADED: Final = (
 )
 
 
+_PER: Final = {"decode": "per token", "prefill": "for a prefill"}
+
 _NO_ITL: Final = (
     "ITL, the gap between single tokens, is unknown without the times of chunks; TPOT is each "
     "request's mean"
@@ -93,9 +95,26 @@ def phase_notes(diagnosis: Diagnosis) -> Iterator[str]:
     """What the phases do not say by themselves: the time that was not taken, or need not be."""
     if any(m.field == SWAPPED_FIELDS for m in diagnosis.missing_evidence):
         yield LOOK_SWAPPED
+    yield from _versions(diagnosis)
     yield from _saved(diagnosis)
     yield from _loaded(diagnosis)
     yield from _repeated(diagnosis)
+
+
+def _versions(diagnosis: Diagnosis) -> Iterator[str]:
+    pairs: dict[tuple[str, str, str], list[VersionPace]] = {}
+    for pace in diagnosis.engine_versions:
+        pairs.setdefault((pace.model, pace.slower, pace.quicker), []).append(pace)
+    for (model, slower, quicker), paces in pairs.items():
+        what = " and ".join(
+            f"{formats.number(p.factor)} times as long {_PER[p.phase]}"
+            for p in sorted(paces, key=lambda p: -p.factor)
+        )
+        of = f" of {model}" if model else ""
+        yield (
+            f"engine version {slower}{of} takes {what} as {quicker} for the same requests: "
+            f"{compare_command(paces[0])}"
+        )
 
 
 def _repeated(diagnosis: Diagnosis) -> Iterator[str]:
