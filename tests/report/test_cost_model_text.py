@@ -51,17 +51,17 @@ def test_a_phase_says_what_it_should_take_and_how_surely() -> None:
         "m, vllm 0.11, aggregated: 1,200 requests, 25th percentile of the window itself (version 1)"
     )
     assert cell.rows == (
-        ("queue", "next to nothing", "0 ms", "12 %", "900", ""),
+        ("queue", "next to nothing", "0 ms", "12 %", "900"),
         (
             "prefill",
             "20.0 ms + 0.42 ms per uncached token + 0.0005 ms x uncached x (cached + uncached / 2)",
             "2.00 ms",
             "12 %",
             "900",
-            "64 tokens",
         ),
-        ("decode", "11.7 ms per step", "30 % of it", "12 %", "40*", "1,083 steps, context 94"),
+        ("decode", "11.7 ms per step", "30 % of it", "12 %", "40*"),
     )
+    assert cell.up_to == ("prefill 64 tokens", "decode 1,083 steps, context 94")
     assert "KV transfer" in cell.unfitted and "decode" not in cell.unfitted
 
 
@@ -73,7 +73,10 @@ def test_a_transfer_is_per_byte_where_bytes_are_known_and_a_baseline_is_named() 
     )
     assert by_token.rows[0][1] == "5.00 ms + 2e-06 ms per prompt token"
     assert by_byte.rows[0][1] == "5.00 ms + 2e-06 ms per byte"
-    assert (by_token.rows[0][-1], by_byte.rows[0][-1]) == ("1 prompt token", "1 byte")
+    assert (*by_token.up_to, *by_byte.up_to) == (
+        "KV transfer 1 prompt token",
+        "KV transfer 1 byte",
+    )
     assert by_byte.title == (
         "m, vllm, aggregated: 1,200 requests, median of the declared baseline; some fits borrow "
         "from the whole model (version 1)"

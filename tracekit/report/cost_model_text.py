@@ -25,7 +25,6 @@ COLUMNS: Final = (
     "ordinary variation",
     "half lie within",
     "fitted on",
-    "up to",
 )
 
 #: What each term is multiplied by, in words; "" for what does not grow.
@@ -42,8 +41,8 @@ _LEVELS: Final = {"cell": "", "model": "; some fits borrow from the whole model"
 
 #: How to read the tables.
 NOTES: Final = (
-    "up to: the largest of the fitted requests, by uncached tokens, steps or what is moved, and by "
-    f"the mean context of those; beyond {Rules.size_reach:.0f} times that nothing is judged",
+    "fitted up to: the largest of the fitted requests, by uncached tokens, steps or what is moved, "
+    f"and by their mean context; beyond {Rules.size_reach:.0f} times that nothing is judged",
     "half lie within: half of the fitted requests are within this share of what they should take",
     "a decode step is a token where accepted drafts are not known; * fitted on other cells, too, "
     "since this one has too few requests",
@@ -52,11 +51,14 @@ NOTES: Final = (
 
 @dataclass(frozen=True)
 class CellText:
-    """One cell: ``title``, ``rows`` as cells of COLUMNS, and the phases that have no fit."""
+    """One cell: ``title``, ``rows`` as cells of COLUMNS, the phases that have no fit, and how
+    large the fitted requests were.
+    """
 
     title: str
     rows: tuple[tuple[str, ...], ...]
     unfitted: tuple[str, ...]
+    up_to: tuple[str, ...] = ()
 
 
 def cells(rows: Sequence[Mapping[str, Any]]) -> Iterator[CellText]:
@@ -67,6 +69,7 @@ def cells(rows: Sequence[Mapping[str, Any]]) -> Iterator[CellText]:
             _title(row),
             tuple(_phase(row, p) for p in fitted),
             tuple(texts.phase_label(p) for p in PHASE_TERMS if p not in fitted),
+            tuple(f"{texts.phase_label(p)} {up_to}" for p in fitted if (up_to := _up_to(row, p))),
         )
 
 
@@ -93,7 +96,6 @@ def _phase(row: Mapping[str, Any], phase: str) -> tuple[str, ...]:
         " + ".join(varies),
         formats.percent(error),
         formats.count(row[f"{phase}_n"]) + ("*" if row[f"{phase}_borrowed"] else ""),
-        _up_to(row, phase),
     )
 
 
@@ -132,6 +134,8 @@ def render(rows: Sequence[Mapping[str, Any]]) -> RenderableType:
         for row in one.rows:
             table.add_row(*(Text(v) for v in row))
         parts.append(table)
+        if one.up_to:
+            parts.append(Text(f"fitted up to: {'; '.join(one.up_to)}", style="dim"))
         if one.unfitted:
             parts.append(Text(f"not fitted: {', '.join(one.unfitted)}", style="dim"))
     parts.extend(Text(note, style="dim") for note in NOTES)

@@ -88,6 +88,8 @@ def _sections(diagnosis: Diagnosis, cost_model: pl.DataFrame | None, every: bool
         for one in cost_model_text.cells(cost_model.to_dicts()):
             yield f"### {cell(one.title)}"
             yield table(cost_model_text.COLUMNS, one.rows)
+            if one.up_to:
+                yield f"fitted up to: {cell('; '.join(one.up_to))}"
             if one.unfitted:
                 yield f"not fitted: {cell(', '.join(one.unfitted))}"
         yield "\n".join(f"- {cell(note)}" for note in cost_model_text.NOTES)
