@@ -25,6 +25,7 @@ CONTRACT = [
     "prefix_cache",
     "kv_loads",
     "prefix_reuse",
+    "engine_versions",
     "misses",
     "findings",
     "fleet",

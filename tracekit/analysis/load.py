@@ -51,6 +51,10 @@ _USUAL_LOAD: Final = 0.2
 
 #: Requests a worker needs in a slice to be compared.
 _SLICE_ROWS: Final = 6
+#: Peers' requests that one of the worker is compared with, and how far from it in time they may be:
+#: a part of the slice.
+_NEAREST: Final = 3
+_MARGIN: Final = 10
 _FIT_ROWS: Final = 30
 #: With more workers than this one slow one hardly moves the price of load.
 _APART_MAX: Final = 24
@@ -136,13 +140,15 @@ def service(con: duckdb.DuckDBPyConnection) -> tuple[pa.Table, pa.Table, pa.Tabl
     ``contention``: per model and phase, ``actual / expected = alone + per_decoding x decoding +
     per_prefilling x prefilling`` at the median, and the load that is usual. ``worker_slices``: per
     worker and slice of time the lower quartile of actual / expected (``level``, load taken out at
-    the price that it has on its peers), the same of its peers in that slice (``peer_level``, NULL
-    without peers) and of itself in its other slices (``own_level``), with the standard error of
+    the price that it has on its peers), the same of its peers at the same times (``peer_level``,
+    NULL without peers) and of itself in its other slices (``own_level``), with the standard error of
     the difference from its peers.
     """
     rows = con.sql(
         f"""
-        select s.model, s.phase, s.worker, s.is_control, s.start_unix_ns, s.decoding, s.prefilling,
+        select s.model, s.phase, s.worker, s.is_control, s.start_unix_ns,
+            s.start_unix_ns + (s.end_unix_ns - s.start_unix_ns) // 2 as middle_unix_ns,
+            s.decoding, s.prefilling,
             -- a missed prefix is more to compute, not slower computing
             s.actual_ms / (s.expected_ms
                 + case when s.phase = 'decode' then 0.0 else coalesce(k.cache_ms, 0.0) end) as ratio
@@ -158,6 +164,7 @@ def service(con: duckdb.DuckDBPyConnection) -> tuple[pa.Table, pa.Table, pa.Tabl
         "(select coalesce(sum(completed), 0) from request_facts)"
     ).fetchall()
     at = numpy_column(rows["start_unix_ns"]).astype(np.int64)
+    middle = numpy_column(rows["middle_unix_ns"]).astype(np.int64)
     span = int(at.max() - at.min()) if len(at) else 0
     slice_ns = min(max(span // _WORKER_SLICES, _WORKER_MIN_NS), _WORKER_MAX_NS)
     keys = {k: np.asarray(rows[k].to_pylist(), dtype=object) for k in ("model", "phase", "worker")}
@@ -189,6 +196,7 @@ def service(con: duckdb.DuckDBPyConnection) -> tuple[pa.Table, pa.Table, pa.Tabl
             (model, phase),
             keys["worker"][here],
             at[here],
+            middle[here],
             slice_ns,
             load,
             ratio,
@@ -223,6 +231,7 @@ def _compare(
     key: tuple[str, str],
     worker: npt.NDArray[np.object_],
     at: Ints,
+    middle: Ints,
     slice_ns: int,
     load: Floats,
     ratio: Floats,
@@ -235,27 +244,25 @@ def _compare(
     """
     names = sorted(set(worker))
     slices = at // slice_ns
-    margin_ns = slice_ns // 20
     price = _price(load, ratio, weights) if len(names) > _APART_MAX or len(names) < 2 else None
     for name in names:
         mine = worker == name
-        fit = price if price is not None else _price(load[~mine], ratio[~mine], weights[~mine])
-        level = ratio / np.maximum(fit[0] + load @ fit[1:], 1e-9)
         if mine.sum() < _SLICE_ROWS:
             continue
+        fit = price if price is not None else _price(load[~mine], ratio[~mine], weights[~mine])
+        level = ratio / np.maximum(fit[0] + load @ fit[1:], 1e-9)
+        others = np.flatnonzero(~mine)[np.argsort(middle[~mine], kind="stable")]
         found: dict[int, _Level] = {}
         beside: dict[int, _Level] = {}
         for s in np.unique(slices[mine]).tolist():
             away = np.abs(slices - s)
             # a slice with too few requests takes in its neighbours
-            near = away <= np.sort(away[mine])[_SLICE_ROWS - 1]
-            found[s] = _lower(level[mine & near])
-            # its peers at the time at which it served: the rest of the slice may be another story
-            when = at[mine & near]
-            beside_it = (at >= when.min() - margin_ns) & (at <= when.max() + margin_ns)
-            peers = _lower(level[~mine & near & beside_it])
-            if peers[0] >= _SLICE_ROWS:
-                beside[s] = peers
+            here = np.flatnonzero(mine & (away <= np.sort(away[mine])[_SLICE_ROWS - 1]))
+            found[s] = _lower(level[here])
+            paired, peers = _paired(middle, here, others, slice_ns // _MARGIN)
+            if len(paired) >= _SLICE_ROWS and len(set(peers.tolist())) >= _SLICE_ROWS:
+                found[s] = _lower(level[paired])
+                beside[s] = _lower(level[peers], _effective(peers))
         for s, (n, low, error) in found.items():
             own = [v[1] for t, v in found.items() if t != s]
             peer_low, peer_error = _peers(s, found, beside)
@@ -267,6 +274,30 @@ def _compare(
             )
             for column, value in zip(_WORKERS.names, row, strict=True):
                 out[column].append(value)
+
+
+def _paired(at: Ints, rows: Ints, others: Ints, margin_ns: int) -> tuple[Ints, Ints]:
+    """(those of ``rows`` that have peers beside them, these peers): both at the same times.
+
+    A slice may be longer than what happens in it. Peers that were counted over all of it would be
+    compared at times at which this worker served nothing. Each row takes as many of the peers'
+    rows (``others``, by time), the nearest, so a peer's row may come more than once.
+    """
+    reach = np.arange(-_NEAREST, _NEAREST)
+    places = np.searchsorted(at[others], at[rows])[:, None] + reach
+    inside = (places >= 0) & (places < len(others))
+    near = others[np.clip(places, 0, max(len(others) - 1, 0))] if len(others) else places
+    away = np.where(inside, np.abs(at[near] - at[rows][:, None]), margin_ns + 1)
+    order = np.argsort(away, axis=1, kind="stable")[:, :_NEAREST]
+    near, away = np.take_along_axis(near, order, 1), np.take_along_axis(away, order, 1)
+    whole = (away <= margin_ns).all(axis=1)
+    return rows[whole], near[whole].ravel()
+
+
+def _effective(rows: Ints) -> float:
+    """How many rows these are worth, of which some come more than once."""
+    _, counts = np.unique(rows, return_counts=True)
+    return float(counts.sum() ** 2 / (counts**2).sum())
 
 
 def _peers(
@@ -287,13 +318,21 @@ def _peers(
     return max(peers, found[s][1] - max(own - peers, 0.0)), error
 
 
-def _lower(level: Floats) -> _Level:
+def _lower(level: Floats, worth: float | None = None) -> _Level:
     """(n, lower quartile, its standard error): a slow worker slows all that it serves, so its
-    quickest quarter tells it from a worker that some long prompt held up."""
+    quickest quarter tells it from a worker that some long prompt held up.
+
+    ``worth``: how many independent rows they are, if not all.
+    """
     if not len(level):
         return 0, 0.0, 0.0
+    n = len(level) if worth is None else worth
+    rank = 100.0 * (0.25 * 0.75 / n) ** 0.5
     low, high = np.percentile(level, (25, 75))
-    return len(level), float(low), float(max(_ERROR * (high - low) / len(level) ** 0.5, _ERROR_MIN))
+    # where only a part of the rows is slow, the quartile leaps from one part to the other
+    below, above = np.percentile(level, (max(25 - rank, 0), 25 + rank))
+    error = max(_ERROR * (high - low) / n**0.5, (above - below) / 2, _ERROR_MIN)
+    return len(level), float(low), float(error)
 
 
 _SAMPLES: Final = pa.schema(
