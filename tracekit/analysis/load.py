@@ -141,8 +141,8 @@ def service(con: duckdb.DuckDBPyConnection) -> tuple[pa.Table, pa.Table, pa.Tabl
     per_prefilling x prefilling`` at the median, and the load that is usual. ``worker_slices``: per
     worker and slice of time the lower quartile of actual / expected (``level``, load taken out at
     the price that it has on its peers), the same of its peers at the same times (``peer_level``,
-    NULL without peers) and of itself in its other slices (``own_level``), with the standard error of
-    the difference from its peers.
+    NULL without peers) and of itself in its other slices (``own_level``), with the standard error
+    of the difference from its peers.
     """
     rows = con.sql(
         f"""
