@@ -15,7 +15,7 @@
 -- lasting_ns: [ns] how long the rise lasts, at least
 -- is_elevated: 1 if clearly more came than usual
 -- is_spike: 1 if it came at once: many times the usual, in a short stretch; or in a longer one of
---   which a quarter brought much of the rise, and far more than the others
+--   which a quarter brought much of the rise, and far more than the others, and whose end is as usual
 with rolling as (
     select
         model,
@@ -147,6 +147,7 @@ ranked as (
 brought as (
     select
         c.suspect_id as suspect_id,
+        e.eighths_ago as eighths_ago,
         cast(a.total_arrivals - coalesce(b.total_arrivals, 0) as double) as arrivals,
         row_number() over (
             partition by c.suspect_id
@@ -170,7 +171,8 @@ peaks as (
     select
         suspect_id,
         sum(case when place <= 2 then arrivals else 0.0 end) as arrivals,
-        sum(case when place > 2 then arrivals else 0.0 end) / 3.0 as beside
+        sum(case when place > 2 then arrivals else 0.0 end) / 3.0 as beside,
+        max(case when eighths_ago = 0 then arrivals end) as last_eighth
     from brought
     group by suspect_id
 ),
@@ -184,6 +186,7 @@ compared as (
         c.stretch_ns as stretch_ns,
         k.arrivals as peak,
         k.beside as beside,
+        k.last_eighth as last_eighth,
         -- a stretch that ends later is the rise if it is less likely still
         case when n.rise > c.rise then n.slices else c.slices end as lasting_slices
     from ranked as c
@@ -212,6 +215,8 @@ select
          then 1
          when c.peak > p.spike_factor * 0.25 * c.usual
              and c.peak - c.beside > p.demand_deviations * sqrt(c.beside + 1.0)
+             -- and it is over: what goes on is no burst, not even at its beginning
+             and c.last_eighth <= 0.125 * c.usual + 1.5 * sqrt(0.125 * c.usual + 1.0)
              and c.peak - 0.25 * c.usual >= p.spike_part * (c.recent - c.usual)
          then 1 else 0 end as is_spike
 from compared as c
