@@ -10,6 +10,7 @@ from typing import Final
 
 import duckdb
 
+from tracekit.analysis._duck import one
 from tracekit.analysis.diagnosis import Misses, MissingEvidence
 from tracekit.analysis.sentence import GIVEN_UP_FIELD, format_ms
 from tracekit.words import verb
@@ -42,7 +43,9 @@ def given_up(
     slow: str,
 ) -> MissingEvidence | None:
     """The note on them, if they are most of what no finding explains; ``slow``: what misses are."""
-    rows = con.execute(_QUERY).fetchall()
+    # `requests` are read only where any was killed
+    (killed,) = one(con, "select count(*) from slow_requests where censored = 1")
+    rows = con.execute(_QUERY).fetchall() if killed else []
     violations = sum(r[2] for r in rows)
     unexplained = (unexplained_share or 0.0) * misses.violations
     if not rows or violations < max(_MANY * misses.violations, _MOST * unexplained):
