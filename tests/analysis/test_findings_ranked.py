@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from tests.analysis import factory
-from tracekit.analysis.diagnose import Row, _lead_with_what_matters, diagnose_connection
+from tracekit.analysis.diagnose import diagnose_connection
 from tracekit.analysis.diagnosis import Diagnosis, FleetShare, FleetTotal
 from tracekit.analysis.fleet import Fleet
+from tracekit.analysis.ranking import Row, _lead_with_what_matters
 from tracekit.analysis.slo import parse_slo
 from tracekit.analysis.verdicts import _against_limit
 from tracekit.report import diagnosis_md, diagnosis_text
