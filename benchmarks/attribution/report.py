@@ -76,7 +76,7 @@ def markdown(summaries: dict[str, Summary], about: dict[str, Any]) -> str:
         "what is true in `truth.py`.",
         "",
         "`own`: expectations come from the traffic itself, faults included. `baseline`: the time "
-        "before the fault was declared healthy (`--baseline`).",
+        "before the fault was declared healthy (`--baseline`); asked at the middle intensity only.",
         "",
         "## Bars",
         "",

@@ -72,6 +72,7 @@ def rows_of(runs: Iterable[Run], variant: str) -> list[dict[str, Any]]:
 
 def summarize(runs: Sequence[Run], variant: str) -> dict[str, Any]:
     """All measures of one variant (`own` traffic as reference, or a declared `baseline`)."""
+    runs = [r for r in runs if variant in r["variants"]]
     faulty = [r for r in runs if r["kind"] == "fault"]
     rows = rows_of(faulty, variant)
     read = [r for r in rows if not r["lost"]]
