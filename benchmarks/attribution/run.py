@@ -32,7 +32,7 @@ TOPOLOGIES: Final = ("agg", "pd")
 FIRST_SEED: Final = 1
 _SEEDS: Final = 5
 #: Clean runs beside those of the scored seeds: false verdicts are rare and need many.
-_MORE_CLEAN: Final = 5
+_MORE_CLEAN: Final = 25
 _PAIRS: Final = (
     ("burst", "slow_worker"),
     ("cache_flush", "router_imbalance"),
