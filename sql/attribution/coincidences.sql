@@ -1,10 +1,10 @@
 -- What of a suspect's loss ended at the moment at which others of its worker went on too: a front
 -- end that stood still lets all streams and all new arrivals go at once. So does a long engine step:
--- a stall that lies half or more under another's prefill counts as one. Front ends of several workers that let go
--- at once stood still together: no engine step of one makes others wait. That counts while such
--- moments are rare; if a front end lets go all the time, two meet by chance.
+-- a stall that lies half or more under another's prefill counts as one. Front ends of several
+-- workers that let go at once stood still together: no engine step of one makes others wait. That
+-- counts while such moments are rare; if a front end lets go all the time, two meet by chance.
 -- grain: one row per suspect in the front end or with stalled tokens.
--- inputs: suspect_load, token_gaps, request_facts, overlap_segments
+-- inputs: suspect_load, token_gaps, request_facts, overlap_segments, attribution_rules
 -- suspect_id: the row of suspect_requests
 -- frozen_ms: [ms] of its loss that ended within 100 ms of another request's
 with frontends as (
@@ -28,14 +28,16 @@ moments as (
     select distinct bin_unix_ns from frontends
 ),
 
--- 1 if at most a quarter of all moments lie beside one at which a front end let go
+-- 1 if few of all moments lie beside one at which a front end let go
 rare as (
     select
-        case when 12.0 * cast(count(*) as double)
-                 <= cast(max(r.last_unix_ns - r.first_unix_ns) as double) / 1e8
+        -- each reaches over three bins of 100 ms
+        case when 3.0 * cast(count(*) as double)
+                 <= max(p.rare_share) * cast(max(r.last_unix_ns - r.first_unix_ns) as double) / 1e8
              then 1 else 0 end as is_rare
     from moments as m
     cross join reach as r
+    cross join attribution_rules as p
 ),
 
 -- '' stands for all workers

@@ -216,7 +216,7 @@ select
          when c.peak > p.spike_factor * 0.25 * c.usual
              and c.peak - c.beside > p.demand_deviations * sqrt(c.beside + 1.0)
              -- and it is over: what goes on is no burst, not even at its beginning
-             and c.last_eighth <= 0.125 * c.usual + 1.5 * sqrt(0.125 * c.usual + 1.0)
+             and c.last_eighth <= 0.125 * c.usual + p.over_deviations * sqrt(0.125 * c.usual + 1.0)
              and c.peak - 0.25 * c.usual >= p.spike_part * (c.recent - c.usual)
          then 1 else 0 end as is_spike
 from compared as c

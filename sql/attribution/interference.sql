@@ -17,7 +17,8 @@ with stalled as (
         o.suspect_id as suspect_id,
         o.request_key as request_key,
         o.phase as phase,
-        o.explained_ms as explained_ms
+        o.explained_ms as explained_ms,
+        p.late_share as late_share
     from stalls_explained as o
     cross join attribution_rules as p
     left join suspect_load as l on o.suspect_id = l.suspect_id
@@ -34,7 +35,7 @@ pairs as (
         case when coalesce(g.is_due, 1) = 1 then 1.0
              when max(case when g.cost_ms > 0 then g.is_due else 0 end) over (
                  partition by s.suspect_id) = 0 then 1.0
-             when s.phase = 'decode' then 0.25
+             when s.phase = 'decode' then s.late_share
              else 0.0 end as counts
     from stalled as s
     join overlap_pairs as g on s.suspect_id = g.suspect_id

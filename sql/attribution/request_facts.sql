@@ -46,7 +46,7 @@
 -- kv_transfer_wait_ms: [ms] sub-phase of kv_transfer_ms
 -- kv_transfer_wire_ms: [ms] sub-phase of kv_transfer_ms, NULL if not told when bytes moved
 -- kv_transfer_recompute_ms: [ms] sub-phase of kv_transfer_ms
--- kv_transfer_uncertainty_ms: [ms] +- of kv_transfer_ms, NULL where one clock stamped its ends
+-- kv_transfer_uncertainty_ms: [ms] +- of kv_transfer_ms, NULL for one clock or no bound
 -- double_prefill_ms: [ms] part of prefill_ms: the decode server computed the prompt again
 -- max_gap_ms: [ms] longest gap between tokens, NULL where no chunk times are known
 -- preemptions: times preempted, NULL if unknown

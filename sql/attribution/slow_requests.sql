@@ -17,7 +17,7 @@
 -- engine_step_wait_ms: [ms] sub-phase of frontend
 -- kv_transfer_wait_ms: [ms] sub-phase of kv_transfer
 -- kv_transfer_wire_ms: [ms] sub-phase of kv_transfer, NULL if not told
--- kv_transfer_uncertainty_ms: [ms] +- of kv_transfer_ms, NULL where one clock stamped its ends
+-- kv_transfer_uncertainty_ms: [ms] +- of kv_transfer_ms, NULL for one clock or no bound
 -- double_prefill_ms: [ms] part of prefill_ms: the decode server computed the prompt again
 -- preemptions: times preempted
 -- e2e_ms: [ms] wall time; elapsed time where the request was censored

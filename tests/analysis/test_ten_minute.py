@@ -277,7 +277,7 @@ def test_where_both_lengths_push_both_get_advice() -> None:
     assert "for the first token try prefix caching" in said
 
 
-def _row(i: int, **known: float | None) -> dict[str, Any]:
+def _row(i: int, **known: float | str | None) -> dict[str, Any]:
     whole = {
         "request_id": f"r{i}",
         "input_tokens": 100 + 7 * (i * 5 % 11),
@@ -292,8 +292,9 @@ def _row(i: int, **known: float | None) -> dict[str, Any]:
     ("timed", "said"), [(0, "none of 20 requests has"), (7, "7 of 20 requests have")]
 )
 def test_rows_without_times_are_not_explained_away(timed: int, said: str) -> None:
-    none = {"ttft_ms": None, "e2e_ms": None, "quarantine_reason": "no_wall_time"}
-    rows = [_row(i, **({} if i < timed else none)) for i in range(20)]  # type: ignore[arg-type]
+    none: dict[str, str | None] = dict.fromkeys(("ttft_ms", "e2e_ms"))
+    none["quarantine_reason"] = "no_wall_time"
+    rows = [_row(i, **({} if i < timed else none)) for i in range(20)]
     table = ten_minute_connection(_connect(rows))
     assert table.sentence.startswith(f"Not enough times for a conclusion: {said} a TTFT or a total")
     assert "record ttft_ms and e2e_ms, or start_unix_ns and end_unix_ns" in table.sentence

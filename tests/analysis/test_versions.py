@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -13,10 +15,10 @@ from tracekit.report import side_notes
 
 
 def _deploy(
-    decode: float = 1.0, prefill: float = 1.0, *, n: int = 400, slo: str = "tpot=12ms", **new: float
+    decode: float = 1.0, prefill: float = 1.0, *, n: int = 400, slo: str = "tpot=12ms", **new: Any
 ) -> Diagnosis:
     """``n`` requests of 0.31, then as many of 0.32 that take so many times as long."""
-    before, after = factory.clean(n), factory.clean(n, seed=2, **new)  # type: ignore[arg-type]
+    before, after = factory.clean(n), factory.clean(n, seed=2, **new)
     after.phases["decode"] *= decode
     after.phases["prefill"] *= prefill
     after.columns["start_unix_ns"] = after.columns["start_unix_ns"] + 3_600 * 10**9

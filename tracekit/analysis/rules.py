@@ -74,6 +74,10 @@ class Rules:
     min_stall_share: float = 0.01
     #: where so many wait on a worker, each holds up all behind it: no culprit is named
     backlog: float = 4.0
+    #: whom a decode met only because others had held it up counts this much
+    late_share: float = 0.25
+    #: moments at which front ends let go meet by chance if more of the time than this is near one
+    rare_share: float = 0.25
     #: a worker stands out only with this many requests and by this share of the expected time
     min_worker_rows: int = 20
     min_worker_share: float = 0.15
@@ -96,6 +100,8 @@ class Rules:
     spike_factor: float = 2.0
     spike_slices: int = 16
     spike_part: float = 0.4
+    #: ... and is over: its last eighth is within so many deviations of counting of the usual
+    over_deviations: float = 1.5
     #: a worker has a role if it plays it for this share of the requests that it serves otherwise:
     #: where a span was lost, the other server stands for the one that is not known
     role_share: float = 0.1

@@ -428,7 +428,7 @@ chunk_count BIGINT chunks the client saw
 match_score DOUBLE [1] lowest score of its legs
 engine_version VARCHAR engine version, if sent
 clock_uncertainty_ms DOUBLE [ms] +- of its hosts' clocks; NULL for one clock or no bound
-kv_transfer_uncertainty_ms DOUBLE [ms] +- of kv_transfer_ms; NULL where one clock stamped its ends
+kv_transfer_uncertainty_ms DOUBLE [ms] +- of kv_transfer_ms; NULL for one clock or no bound
 clipped_ms DOUBLE [ms] cut off: hosts contradict each other's order; NULL for one leg
 """
         + _RECORD
