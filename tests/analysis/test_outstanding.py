@@ -1,54 +1,69 @@
-"""Which losses gather: what was found leaves with its time, and the rest is no burst."""
+"""Which losses stand out from what this traffic does all the time."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
-import pytest
 
 from tests.analysis import factory
+from tests.analysis.offered_traffic import draw
 from tracekit.analysis.diagnose import diagnose_connection
-from tracekit.analysis.outstanding import Ints, _gathered, _Traffic
+from tracekit.analysis.gathering import Bools, Ints, gathered, weights_of
+from tracekit.analysis.offered import Traffic, _Met
+from tracekit.analysis.outstanding import _Losses, _Places
 from tracekit.analysis.rules import Rules
 from tracekit.analysis.slo import parse_slo
 
 _S = 1_000_000_000
-_WINDOW_S = 2_000
 
 
-def _at(rng: np.random.Generator, first_s: float, last_s: float, n: int) -> Ints:
-    return (rng.uniform(first_s, last_s, n) * _S).astype(np.int64)
+def _decoding(seed: int, slow: Bools | None = None) -> tuple[_Places, Traffic]:
+    """Decodes that lose by the prefills beside them, three times as much where ``slow``."""
+    traffic = draw(seed, uneven=1.5)
+    lost = 2.0 * _Met(traffic).by(traffic)["decode"][:, 0]
+    traffic.lost["decode"][:] = lost if slow is None else np.where(slow, 3.0 * lost, lost)
+    return _Places(traffic, Rules()), traffic
 
 
-def _scan(losses: Ints) -> Ints:
-    """The parts of the time in which these losses gather."""
-    rng = np.random.default_rng(0)
-    workers = {"worker": ["a"], "prefill_worker": ["a"]}
-    traffic = _Traffic(_at(rng, 0, _WINDOW_S, 4_000), workers, np.full(4_000, 100.0))
-    none = np.full(len(losses), "", dtype=object)
-    cells = traffic.cells("time", losses, none, none)
-    found = _gathered(cells, np.ones(len(losses)), None, Rules())
-    return np.flatnonzero(found)
+def _slowest(places: _Places, traffic: Traffic, n: int) -> _Losses:
+    rows = np.sort(np.argsort(traffic.lost["decode"])[-n:])
+    code = np.zeros(n, dtype=np.int64)
+    decode = np.full(n, "decode", dtype=object)
+    stratum, size_ms = places._pressure.strata["decode"][rows], traffic.decode_ms[rows]
+    return _Losses(traffic.at[rows], decode, traffic.worker[rows], code, stratum, size_ms)
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_even_losses_gather_nowhere(seed: int) -> None:
-    assert not len(_scan(_at(np.random.default_rng(seed), 0, _WINDOW_S, 150)))
+def _parts(places: _Places, losses: _Losses, *, even: bool = False) -> Ints:
+    """The parts of the time (from 1) in which these losses gather; ``even``: as if all were due
+    as much."""
+    weights = weights_of(losses.at, losses.code)
+    cells = places.cells("time", losses, weights)
+    if even:
+        cells = replace(cells, share=np.concatenate([[0.0], np.full(20, 0.05)]))
+    return np.flatnonzero(gathered(cells, weights, None, chance=0.01, denser=2.0))
 
 
-@pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize("first_s", [0, 700, 1_900])
-def test_a_burst_at_an_edge_makes_no_burst_of_the_rest(seed: int, first_s: float) -> None:
-    rng = np.random.default_rng(seed)
-    even, burst = _at(rng, 0, _WINDOW_S, 100), _at(rng, first_s, first_s + 100, 150)
-    found = _scan(np.concatenate([even, burst]))
-    assert set(found) <= {int(first_s // 100) + 1}
-    assert len(found) == 1
+def test_waves_of_load_are_no_fault() -> None:
+    """The slowest forty of healthy requests come in waves, as the load does, and are no fault."""
+    found, blind = 0, 0
+    for seed in range(20):
+        losses = _slowest(*_decoding(seed), 40)
+        places, _ = _decoding(seed)
+        found += len(_parts(places, losses)) > 0
+        blind += len(_parts(places, losses, even=True)) > 0
+    assert found == 0
+    assert blind >= 10
 
 
-def test_two_bursts_are_found_one_after_the_other() -> None:
-    rng = np.random.default_rng(1)
-    losses = [_at(rng, 0, _WINDOW_S, 60), _at(rng, 300, 400, 80), _at(rng, 1_600, 1_700, 40)]
-    assert set(_scan(np.concatenate(losses))) == {4, 17}
+def test_losses_beyond_what_the_load_explains_gather() -> None:
+    for seed in range(10):
+        slow = np.zeros(1_500, dtype=bool)
+        slow[600:900] = True
+        places, traffic = _decoding(seed, slow)
+        parts = _parts(places, _slowest(places, traffic, 40))
+        assert len(set(parts) & {9, 10, 11, 12}) >= 2
+        assert set(parts) <= set(range(7, 15))
 
 
 def test_noise_of_one_phase_is_no_fault_where_another_phase_fails() -> None:

@@ -19,7 +19,16 @@ DRAWN_MAX: Final = 25_000
 
 def is_drawn(rows: int) -> str:
     """SQL over facts: whether a request is one of those that are drawn of ``rows``."""
-    return f"hash(request_key) % {1 + rows // DRAWN_MAX} = 0"
+    return f"hash(request_key) % {_one_in(rows)} = 0"
+
+
+def drawn_part(rows: int) -> float:
+    """[1] the part of ``rows`` requests that is drawn."""
+    return 1.0 / _one_in(rows)
+
+
+def _one_in(rows: int) -> int:
+    return 1 + rows // DRAWN_MAX
 
 
 def draw_requests(con: duckdb.DuckDBPyConnection, rows: int, facts: str = "request_facts") -> None:

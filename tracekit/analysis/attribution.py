@@ -14,18 +14,19 @@ import duckdb
 import pyarrow as pa
 
 from tracekit.analysis import causes, load, sqlfiles
-from tracekit.analysis._drawn import draw_costs, draw_requests, is_drawn
+from tracekit.analysis._drawn import draw_costs, draw_requests, drawn_part, is_drawn
 from tracekit.analysis._duck import one, put, replace
 from tracekit.analysis.cache import NOTHING_DUE, cache_due, usual_hits
 from tracekit.analysis.confidence import winner_confidence
 from tracekit.analysis.fit import CostModel, fit_cost_model
 from tracekit.analysis.idle import after_idle
 from tracekit.analysis.judged import draw_judged
-from tracekit.analysis.outstanding import add_long_culprits, outstanding, prompt_kinds
+from tracekit.analysis.outstanding import outstanding
 from tracekit.analysis.prefixes import Prefixes, read_prefixes
 from tracekit.analysis.rules import Rules
 from tracekit.analysis.slo import Slo
 from tracekit.analysis.speculation import speculation
+from tracekit.analysis.told_by_cause import add_long_culprits, add_told, prompt_kinds
 from tracekit.analysis.window import Window
 from tracekit.errors import UsageError
 
@@ -48,7 +49,6 @@ ATTRIBUTION: Final[tuple[str, ...]] = (
     "overlap_pairs",
     "stalls_explained",
     "long_culprits",
-    "standing",
     "load_bins",
     "load_usual",
     "suspect_load",
@@ -63,6 +63,7 @@ ATTRIBUTION: Final[tuple[str, ...]] = (
     "coincidences",
     "cause_evidence",
     "causes",
+    "standing",
     "worker_residuals",
     "arrival_bins",
     "queue_pressure",
@@ -166,7 +167,8 @@ def define_attribution(
         include=include,
     )
     healthy = "baseline_facts" if baseline is not None else None
-    put(con, "outstanding", outstanding(con, rules, baseline=healthy))
+    drawn = drawn_part(_count_requests(con))
+    put(con, "outstanding", outstanding(con, rules, baseline=healthy, drawn=drawn))
     put(con, "prompt_kinds", prompt_kinds(con, rules))
     put(con, "suspect_requests", causes.suspect_requests(con, at_most=suspects_max, also=include))
     _define_load(con)
@@ -176,8 +178,6 @@ def define_attribution(
     put(con, "bins", bins)
     _define_all(con, "overlap_segments", "long_culprits")
     add_long_culprits(con, rules)
-    _define_all(con, "standing", "standing")
-    put(con, "winner_confidence", winner_confidence(con, model, rules))
     _define_all(con, "load_bins", "demand")
     _define_samples(con)
     _define_all(con, "pressure_usual", "coincidences")
@@ -188,6 +188,9 @@ def define_attribution(
     put(con, "transfer_costs", load.transfer_costs(con))
     put(con, "after_idle", after_idle(con, rules))
     _define_all(con, "cause_evidence", "causes")
+    add_told(con, rules)
+    _define_all(con, "standing", "standing")
+    put(con, "winner_confidence", winner_confidence(con, model, rules))
     # ranks what requests usually do: the drawn ones tell it
     _define_of(con, "worker_residuals", {"request_costs": "select * from drawn_costs"})
     _define_all(con, "arrival_bins", "field_coverage")
@@ -213,8 +216,7 @@ def define_winners(
     _spare_checkpoints(con)
     put(con, "slo", slo.to_arrow())
     put(con, "attribution_rules", rules.to_arrow())
-    # of a cheap column: to count rows of a union DuckDB reads its first one, the keys
-    (rows,) = one(con, "select count(coalesce(start_unix_ns, 0)) from window_requests")
+    rows = _count_requests(con)
     hashed = cache_due(prefixes)
     _put_due(con, "cache_due", hashed)
     _put_due(con, "usual_hits", usual_hits(con, drawn_of=rows if rows > _KEPT_MAX else None))
@@ -235,6 +237,12 @@ def define_winners(
     _define_all(con, "request_costs", "excess")
     _define_phases(con, kept)
     return model
+
+
+def _count_requests(con: duckdb.DuckDBPyConnection) -> int:
+    # of a cheap column: to count rows of a union DuckDB reads its first one, the keys
+    (rows,) = one(con, "select count(coalesce(start_unix_ns, 0)) from window_requests")
+    return int(rows)
 
 
 def _define_all(con: duckdb.DuckDBPyConnection, first: str, last: str) -> None:

@@ -33,6 +33,8 @@ WAITING_PHASES: Final = ("frontend", "queue", "kv_transfer")
 #: At most this many (request, phase) pairs are looked into for the cause, and so many controls.
 SUSPECTS_MAX: Final = 2_000
 CONTROLS_MAX: Final = 4_000
+#: Of those that do not stand out (but may by their cause) as many as are left, or one in so many.
+_QUIET_ONE_IN: Final = 8
 #: Of so many that waited it is looked at how they were served.
 _SERVICE_MAX: Final = 1_000
 #: The same for a list of verdicts, which is read request by request.
@@ -68,16 +70,26 @@ def suspect_requests(
             from winners as w
             left join outstanding as o on w.slow_id = o.slow_id
             where w.candidate = 'attributed' and w.phase in ({phases})
-                -- those that do not stand out may yet, by prompts of another kind than usual
-                and (o.slow_id is not null or (select long_ms from prompt_kinds) is not null)
+                -- those that do not stand out may yet, by their cause
             group by w.request_key, w.phase
+        ),
+        placed as (
+            select *, request_key is distinct from $also as is_drawn,
+                row_number() over (
+                    partition by phase, stands_out order by hash(request_key)) as place
+            from candidates
+        ),
+        ranked as (
+            select *, count(*) filter (stands_out = 1) over () as standing,
+                row_number() over (
+                    partition by stands_out order by is_drawn, place, phase, request_key) as nth
+            from placed
         )
         select request_key, phase, 0::bigint as is_control, actual_ms, excess_ms, expected_ms
-        from candidates
-        order by request_key is distinct from $also,
-            row_number() over (partition by phase, stands_out order by hash(request_key)),
-            phase, request_key
-        limit {int(at_most)}
+        from ranked
+        where nth <= case when stands_out = 1 then {int(at_most)}
+            else greatest({int(at_most)} - standing, {int(at_most) // _QUIET_ONE_IN}, 1) end
+        order by is_drawn, place, phase, request_key
         """,
         params={"also": also},
     ).to_arrow_table()

@@ -3,46 +3,64 @@
 Some requests are always slower than their shape: they met a long prompt, or a busy slot. That is
 no fault, and a limit that three in a hundred requests of healthy traffic miss must not make one
 of it. A loss stands out if it is several times what the metric's phases should have taken, and
-large beside the whole request; or if such losses gather, in a stretch of time or on a worker,
-beyond chance and beyond what they are elsewhere (the losses themselves, or they and requests
-within the limits that lose as much in that phase); or if they are a heap apart from what the other
-requests lose, or prompts of another kind than usual explain them; or if the stream stood still for
-a second and more, which no decode step does; or if they are more than in the window that the user
-declared healthy. Owns that test and nothing of why.
+large beside the whole request; or if such losses gather on a worker, or in a stretch of time more
+than the load of that time explains (the losses themselves, or they and requests within the limits
+that lose as much in that phase); or if they gather where the load itself was other than usual; or
+if they are a heap apart from what the other requests lose; or if the stream stood still for a
+second and more, which no decode step does; or if they are more than in the window that the user
+declared healthy. Where most losses of a kind stand out by themselves, those as large do, too.
+Owns that test and nothing of why; `told_by_cause` adds those whose cause tells.
 
-The gathering is a scan: for every stretch of time (and every worker) the number of losses inside
-against the share of requests there, by the binomial tail, times the number of parts or workers.
-One long engine step slows many streams: k losses within two seconds on one worker count as
-sqrt(k).
+What the load of a time explains: losses come in waves without any fault, since a busy moment slows
+all who are there. So requests are held against others under like pressure (`offered`), whenever
+those came: the share of a stretch is what its requests would lose if pressure were all.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from math import exp, lgamma, log, log1p
 from typing import Final
 
 import duckdb
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from tracekit.analysis._arrow import Columns, arrow_table, columns_of, numpy_column
+from tracekit.analysis._arrow import arrow_table, numpy_column
 from tracekit.analysis._excess_rows import draw_excess, unit_of
 from tracekit.analysis.fit import PHASES
+from tracekit.analysis.gathering import (
+    THERE,
+    Bools,
+    Cells,
+    Floats,
+    Ints,
+    binomial_tail,
+    episodes,
+    gathered,
+    is_there,
+    place_chance,
+    stretches,
+    weights_of,
+)
+from tracekit.analysis.offered import (
+    DECODES,
+    Pressure,
+    Texts,
+    Traffic,
+    numbered,
+    read_slow,
+    read_traffic,
+)
 from tracekit.analysis.rules import Rules
+from tracekit.analysis.surges import Surge, surges
 
 _SCHEMA: Final = pa.schema([("slow_id", pa.int64()), ("reason", pa.string())])
 
 #: Stretches of time are made of twentieths of the window.
 _PARTS: Final = 20
-_CLUSTER_NS: Final = 2_000_000_000
-#: What holds more of the requests is no place where losses gather: the rest is one where they lack.
-_PLACE_MAX: Final = 0.75
-#: Where losses of all phases gather, those of one phase do too if so many would be there by chance
-#: this seldom.
-_THERE: Final = 0.1
+#: Most of the requests may have come in a stretch in which load gathers.
+_SURGE_MAX: Final = 0.95
 
 #: A heap of losses: what its smallest are, how far down nothing belongs to it, and how thin the
 #: stretch below must be, as a share of the heap. A tail that falls off by a power of 1.5 has four
@@ -53,50 +71,58 @@ _GAP: Final = 0.35
 _GAP_SHARE: Final = 0.3
 _HEAP_ROWS: Final = 5
 _HEAP_SHARE: Final = 0.02
-
-#: More losses than this are not counted exactly.
-_EXACT_MAX: Final = 2_000
-
-Bools = npt.NDArray[np.bool_]
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
+#: What happens to more of the requests is nothing apart; nor is what happens, half of the time, in
+#: the strata from this one on: under more pressure than seven eighths of the requests.
+_HEAP_MAX: Final = 0.4
+_PRESSED: Final = 3
+#: Where most losses of a kind stand out by themselves, so does what is no smaller than this part of
+#: their least.
+_AS_MUCH: Final = 0.5
 
 
 @dataclass(frozen=True)
-class _Cells:
-    """Where losses may gather: the cell of each loss (0 is none), and what the cells are.
+class _Losses:
+    """Requests that lost time in a phase, row by row: when, where, under which pressure.
 
-    ``share`` of the requests per cell; cells of one ``world`` (a role of workers, or the time) hold
-    all of them together. ``places`` are ranges of cells (first, after the last), ``tests`` how many
-    independent ones there are.
+    ``at`` [unix ns], -1 without a clock; ``worker`` of that phase, ``code`` a number for it;
+    ``stratum`` of like pressure, -1 where it is not known; ``size_ms`` what its worker should take.
     """
 
-    cell: Ints
-    share: Floats
-    world: Ints
-    places: list[tuple[int, int]]
-    tests: int
+    at: Ints
+    phase: Texts
+    worker: Texts
+    code: Ints
+    stratum: Ints
+    size_ms: Floats
+
+    def of(self, rows: Ints) -> _Losses:
+        return _Losses(**{name: column[rows] for name, column in vars(self).items()})
 
 
 def outstanding(
-    con: duckdb.DuckDBPyConnection, rules: Rules, *, baseline: str | None = None
+    con: duckdb.DuckDBPyConnection,
+    rules: Rules,
+    *,
+    baseline: str | None = None,
+    drawn: float = 1.0,
 ) -> pa.Table:
     """The relation ``outstanding``: ``slow_id`` of attributed winners, ``reason`` why they stay.
 
-    ``reason``: strong, apart, frozen, baseline, time or worker. Winners without a row are ordinary,
-    unless `add_long_culprits` finds theirs.
-    ``baseline`` names the relation of the facts of the declared healthy window.
+    ``reason``: strong, time, worker, load, apart, frozen, baseline or most. Winners without a row
+    are ordinary, unless their cause tells (`told_by_cause`).
+    ``baseline`` names the relation of the facts of the declared healthy window; ``drawn`` [1] is
+    the part of all requests that ``drawn_costs`` holds.
     """
     units = " ".join(f"when '{p}' then {unit_of(p, 'w.expected_ms')}" for p in PHASES)
     rows = con.sql(
         f"""
-        select w.slow_id, w.metric, w.phase, w.excess_ms,
+        select w.slow_id, w.request_key, w.metric, w.phase, w.excess_ms,
             -- a phase without an expectation should have taken all of its time, at the most
             w.expected_total_ms + w.unjudged_ms as expected_total_ms,
             w.excess_ms / case w.phase {units} end as far,
             -- where the whole is not known, the metric's own value stands for it
             coalesce(s.e2e_ms, s.value_ms) - w.excess_ms as rest_ms, s.arrival_unix_ns as at,
-            case when w.phase in ('decode', 'kv_transfer') then coalesce(s.worker, '')
+            case when w.phase in {DECODES} then coalesce(s.worker, '')
                 else coalesce(s.prefill_worker, s.worker, '') end as worker
         from winners as w
         join slow_requests as s on w.slow_id = s.slow_id
@@ -105,111 +131,99 @@ def outstanding(
         """
     ).to_arrow_table()
     ids = numpy_column(rows["slow_id"]).astype(np.int64)
-    excess = numpy_column(rows["excess_ms"]).astype(np.float64)
-    expected = np.nan_to_num(numpy_column(rows["expected_total_ms"]).astype(np.float64))
-    rest = np.nan_to_num(numpy_column(rows["rest_ms"]).astype(np.float64))
-    strong = excess >= rules.strong_factor * np.maximum(expected, rules.min_excess_ms)
-    strong &= excess >= rules.strong_share * rest
+    excess, expected, rest, far = (
+        numpy_column(rows[k]).astype(np.float64)
+        for k in ("excess_ms", "expected_total_ms", "rest_ms", "far")
+    )
+    least = rules.strong_factor * np.maximum(np.nan_to_num(expected), rules.min_excess_ms)
+    strong = (excess >= least) & (excess >= rules.strong_share * np.nan_to_num(rest))
     reason = np.where(strong, "strong", "").astype(object)
+    kinds: list[Bools] = []
     if len(ids) and not strong.all():
-        traffic = _Traffic.of(con)
         at = np.nan_to_num(numpy_column(rows["at"]).astype(np.float64), nan=-1.0).astype(np.int64)
-        texts = {
-            k: np.asarray(rows[k].to_pylist(), dtype=object) for k in ("metric", "phase", "worker")
-        }
-        _, codes = np.unique(texts["worker"].astype(str), return_inverse=True)
+        key, metric, phase, worker = (
+            np.asarray(rows[k].to_pylist(), dtype=object)
+            for k in ("request_key", "metric", "phase", "worker")
+        )
+        _, code = numbered(worker)
+        places = _Places.of(con, rules, drawn)
+        losses = _Losses(at, phase, worker, code, *places.pressed(con, key, phase))
         kinds = [
-            (texts["metric"] == metric) & (texts["phase"] == phase)
-            for metric, phase in sorted(set(zip(texts["metric"], texts["phase"], strict=True)))
+            (metric == m) & (phase == p) for m, p in sorted(set(zip(metric, phase, strict=True)))
         ]
-
-        def scan(why: str, group: Bools, taken: Bools | None) -> tuple[Ints, _Cells, Bools]:
-            left = np.flatnonzero(group & (reason == ""))
-            of = {k: texts[k][left] for k in ("phase", "worker")} | {"code": codes[left]}
-            cells = traffic.cells(why, at[left], of["phase"], of["worker"])
-            weights = _weights(at[left], of["code"])
-            return left, cells, _gathered(cells, weights, taken, rules)
-
-        # all losses together first: what goes wrong in several phases is seen sooner so
-        taken: dict[tuple[str, int], Bools] = {}
-        for why in ("time", "worker"):
-            left, cells, found = scan(why, np.ones(len(ids), dtype=bool), None)
-            for i, kind in enumerate(kinds):
-                mine = kind[left]
-                # what happens there to other phases is no fault of this one
-                if mine.any() and _is_there(cells, mine, found, rules):
-                    reason[left[mine & found[cells.cell]]] = why
-                    taken[why, i] = found
-        for i, kind in enumerate(kinds):
-            for why in ("time", "worker"):
-                left, cells, found = scan(why, kind, taken.get((why, i)))
-                reason[left[found[cells.cell]]] = why
-        far = numpy_column(rows["far"]).astype(np.float64)
-        # those within the limits that lose as much tell, too, where a phase is at fault
-        for kind in kinds:
-            for why in ("time", "worker"):
-                left = np.flatnonzero(kind & (reason == ""))
-                if not len(left):
-                    break
-                phase = str(texts["phase"][left[0]])
-                like = traffic.like(phase, _NEARLY * float(np.quantile(far[left], _LEAST)))
-                cells = traffic.cells(why, like.at, like.phase, like.worker)
-                weights = _episodes(like)
-                found = _gathered(cells, weights, None, rules)
-                mine = traffic.cells(why, at[left], texts["phase"][left], texts["worker"][left])
-                reason[left[found[mine.cell]]] = why
+        _gather(places, losses, kinds, far, reason)
         ordinary = draw_excess(con)
         healthy = draw_excess(con, baseline) if baseline else {}
         for kind in kinds:
             left = np.flatnonzero(kind & (reason == ""))
             if not len(left):
                 continue
-            phase = str(texts["phase"][left[0]])
-            reason[left[_apart(far[left], ordinary[phase])]] = "apart"
-            if phase in healthy:
-                more = _more_than(far[left], ordinary[phase], healthy[phase], rules)
+            name = str(phase[left[0]])
+            heap, from_far = _apart(far[left], ordinary[name])
+            if heap.any() and not places.are_pressed(name, from_far):
+                reason[left[heap]] = "apart"
+            if name in healthy:
+                more = _more_than(far[left], ordinary[name], healthy[name], rules)
                 reason[left[more]] = "baseline"
         left = reason == ""
-        if (left & (texts["phase"] == "decode")).any():
+        if (left & (phase == "decode")).any():
             reason[left & np.isin(ids, _frozen(con, rules))] = "frozen"
+    for kind in kinds:
+        alone = kind & np.isin(reason, ("strong", "apart"))
+        if alone.sum() >= max(rules.min_finding_rows, rules.cause_share * kind.sum()):
+            # as much is as much, though it stands out less from a longer request
+            much = np.minimum(least, _AS_MUCH * np.quantile(excess[alone], _LEAST))
+            reason[kind & (excess >= much) & (reason == "")] = "most"
     keep = reason != ""
     return arrow_table({"slow_id": ids[keep], "reason": list(reason[keep])}, _SCHEMA)
 
 
-def prompt_kinds(con: duckdb.DuckDBPyConnection, rules: Rules) -> pa.Table:
-    """The one-row relation ``prompt_kinds``: from what cost on a prompt is of the long kind.
+def _gather(
+    places: _Places, losses: _Losses, kinds: list[Bools], far: Floats, reason: Texts
+) -> None:
+    """Set ``reason`` of the losses that gather; a kind is those of one metric and phase."""
+    denser = places.rules.denser
 
-    ``long_ms`` [ms] is the upper edge of the widest gap between the costs of prefills, NULL where
-    they are of one kind: sizes that thin out leave no gap before the last few.
-    """
-    values = con.sql(
-        """
-        select prefill_cost_ms as ms from drawn_costs where prefill_cost_ms > 0
-        """
-    ).to_arrow_table()
-    costs = np.sort(numpy_column(values["ms"]).astype(np.float64))
-    upper = costs[len(costs) // 2 : max(len(costs) - _HEAP_ROWS + 1, 0)]
-    ratios = upper[1:] / upper[:-1]
-    long_ms = None
-    if len(ratios) and ratios.max() >= rules.kind_gap:
-        long_ms = float(upper[1:][ratios.argmax()])
-    return arrow_table({"long_ms": [long_ms]}, pa.schema([("long_ms", pa.float64())]))
+    def scan(why: str, group: Bools, taken: Bools | None) -> tuple[Ints, Cells, Bools]:
+        left = np.flatnonzero(group & (reason == ""))
+        of = losses.of(left)
+        weights = weights_of(of.at, of.code)
+        cells = places.cells(why, of, weights)
+        return left, cells, places.found(why, cells, weights, taken)
 
-
-def add_long_culprits(con: duckdb.DuckDBPyConnection, rules: Rules) -> None:
-    """Add to ``outstanding``, reason ``culprit``, what prompts of another kind explain."""
-    con.execute(
-        f"""
-        insert into outstanding
-        select w.slow_id, 'culprit'
-        from winners as w
-        join suspect_requests as s
-            on w.request_key = s.request_key and w.phase = s.phase and s.is_control = 0
-        join long_culprits as l on s.suspect_id = l.suspect_id
-        where w.candidate = 'attributed' and l.long_ms >= {rules.cause_share} * w.excess_ms
-            and w.slow_id not in (select slow_id from outstanding)
-        """
-    )
+    # all losses together first: what goes wrong in several phases is seen sooner so
+    taken: dict[tuple[str, int], Bools] = {}
+    for why in ("time", "worker"):
+        left, cells, found = scan(why, np.ones(len(reason), dtype=bool), None)
+        for i, kind in enumerate(kinds):
+            mine = kind[left]
+            # what happens there to other phases is no fault of this one
+            if mine.any() and is_there(cells, mine, found, denser=denser):
+                reason[left[mine & found[cells.cell]]] = why
+                taken[why, i] = found
+    for i, kind in enumerate(kinds):
+        for why in ("time", "worker"):
+            left, cells, found = scan(why, kind, taken.get((why, i)))
+            reason[left[found[cells.cell]]] = why
+        left = np.flatnonzero(kind & (reason == ""))
+        of = losses.of(left)
+        reason[left[places.in_surge(of, of, weights_of(of.at, of.code))]] = "load"
+    # those within the limits that lose as much tell, too, where a phase is at fault
+    for kind in kinds:
+        for why in ("time", "worker", "load"):
+            left = np.flatnonzero(kind & (reason == ""))
+            if not len(left):
+                break
+            of = losses.of(left)
+            least = _NEARLY * float(np.quantile(far[left], _LEAST))
+            like, lasts_ns = places.like(str(of.phase[0]), least)
+            weights = episodes(like.at, like.code, lasts_ns)
+            if why == "load":
+                reason[left[places.in_surge(of, like, weights)]] = why
+                continue
+            found = places.found(why, places.cells(why, like, weights), weights, None)
+            theirs = places.cells(why, of, np.ones(len(left))).cell
+            reason[left[found[theirs]]] = why
 
 
 def _frozen(con: duckdb.DuckDBPyConnection, rules: Rules) -> Ints:
@@ -231,8 +245,8 @@ def _frozen(con: duckdb.DuckDBPyConnection, rules: Rules) -> Ints:
     return np.asarray(numpy_column(found["slow_id"]).astype(np.int64))
 
 
-def _apart(losses: Floats, all_excess: Floats) -> Bools:
-    """Which losses lie behind a gap: hardly a request loses half as much as they do.
+def _apart(losses: Floats, all_excess: Floats) -> tuple[Bools, float]:
+    """Which losses lie behind a gap (hardly a request loses half as much), and what the least is.
 
     What is ordinary thins out towards its tail; what happens to some requests only (a missed
     prefix, a preemption) makes a heap of its own.
@@ -240,9 +254,10 @@ def _apart(losses: Floats, all_excess: Floats) -> Bools:
     least = float(np.quantile(losses, _LEAST))
     heap = int((all_excess >= _NEARLY * least).sum())
     gap = int(((all_excess >= least * _GAP) & (all_excess < _NEARLY * least)).sum())
-    if heap < max(_HEAP_ROWS, _HEAP_SHARE * len(all_excess)) or gap > _GAP_SHARE * heap:
-        return np.zeros(len(losses), dtype=bool)
-    return losses >= _NEARLY * least
+    few, many = max(_HEAP_ROWS, _HEAP_SHARE * len(all_excess)), _HEAP_MAX * len(all_excess)
+    if not few <= heap <= max(few, many) or gap > _GAP_SHARE * heap:
+        return np.zeros(len(losses), dtype=bool), _NEARLY * least
+    return losses >= _NEARLY * least, _NEARLY * least
 
 
 def _more_than(losses: Floats, window: Floats, healthy: Floats, rules: Rules) -> Bools:
@@ -250,210 +265,146 @@ def _more_than(losses: Floats, window: Floats, healthy: Floats, rules: Rules) ->
     least = float(np.quantile(losses, _LEAST))
     share = (int((healthy >= least).sum()) + 1) / (len(healthy) + 1)
     k, n = int((window >= least).sum()), len(window)
-    more = k >= rules.denser * share * n > 0 and _binomial_tail(n, k, share) < rules.chance
+    more = k >= rules.denser * share * n > 0 and binomial_tail(n, k, share) < rules.chance
     return np.full(len(losses), more)
 
 
-@dataclass(frozen=True)
-class _Like:
-    """Requests that lost as much in one phase, slow or not: when, and on which worker.
+class _Places:
+    """Where and when the requests of the window were, and under which pressure."""
 
-    ``lasts_ns`` [ns] is how long the phase took them at the median.
-    """
-
-    at: Ints
-    phase: npt.NDArray[np.object_]
-    worker: npt.NDArray[np.object_]
-    code: Ints
-    lasts_ns: int
-
-
-class _Traffic:
-    """Where and when the completed requests of the window were, and what prompts they brought."""
-
-    def __init__(
-        self,
-        at: Ints,
-        names: dict[str, list[str]],
-        tokens: Floats,
-        far: Columns | None = None,
-    ) -> None:
-        self._at = at
-        self._tokens = tokens
-        self._far = far
+    def __init__(self, traffic: Traffic, rules: Rules) -> None:
+        self.rules = rules
+        self._traffic = traffic
+        self._loaded = traffic.loaded()
+        self._pressure = Pressure(self._loaded)
+        at = self._loaded.at
+        #: the edges of the parts of the time; too few requests have none
+        self._edges = (
+            np.linspace(int(at[0]), int(at[-1]) + 1, _PARTS + 1) if len(at) >= _PARTS else None
+        )
+        self._part = self._part_of(at)
+        self._surges: list[Surge] = []
+        if self._edges is not None:
+            self._surges = surges(self._loaded, self._part - 1, _PARTS, rules.chance)
         # role → worker → its share of the requests
-        self._shares = {
-            role: {name: n / len(found) for name, n in sorted(Counter(found).items())}
-            for role, found in names.items()
-        }
+        self._shares = [
+            {name: n / len(names) for name, n in sorted(Counter(names.tolist()).items())}
+            for names in (traffic.worker, traffic.prefill_worker)
+        ]
 
     @classmethod
-    def of(cls, con: duckdb.DuckDBPyConnection) -> _Traffic:
-        drawn = con.sql(
-            """
-            select arrival_unix_ns as at, coalesce(worker, '') as worker,
-                coalesce(prefill_worker, worker, '') as prefill_worker,
-                coalesce(due_uncached_tokens, 0.0) as tokens
-            from drawn_facts where completed + censored > 0
-            """
-        ).to_arrow_table()
-        at = np.nan_to_num(numpy_column(drawn["at"]).astype(np.float64), nan=-1.0)
-        names = {k: drawn[k].to_pylist() for k in ("worker", "prefill_worker")}
-        columns = ", ".join(
-            f"({p}_ms - {p}_expected_ms) / {unit_of(p, f'{p}_expected_ms')} as {p}, {p}_ms"
-            for p in PHASES
-        )
-        far = columns_of(
-            con.sql(
-                f"""
-                select {columns}, coalesce(arrival_unix_ns, -1) as at,
-                    coalesce(worker, '') as worker,
-                    coalesce(prefill_worker, worker, '') as prefill_worker
-                from drawn_costs where completed = 1
-                """
-            )
-        )
-        return cls(at.astype(np.int64), names, numpy_column(drawn["tokens"]), far)
+    def of(cls, con: duckdb.DuckDBPyConnection, rules: Rules, drawn: float) -> _Places:
+        return cls(read_traffic(con, drawn), rules)
 
-    def like(self, phase: str, least: float) -> _Like:
-        """The requests that went at least so far beyond what ``phase`` should take."""
-        assert self._far is not None
-        mine = self._far[phase].astype(np.float64) >= least
-        at = self._far["at"][mine].astype(np.int64)
-        name = "worker" if phase in ("decode", "kv_transfer") else "prefill_worker"
-        worker = self._far[name][mine]
-        _, code = np.unique(worker.astype(str), return_inverse=True)
-        lasts_ms = np.median(self._far[f"{phase}_ms"][mine]) if len(at) else 0.0
-        same = np.full(len(at), phase, dtype=object)
-        return _Like(at, same, worker, code, int(lasts_ms * 1e6))
+    def pressed(
+        self, con: duckdb.DuckDBPyConnection, key: Texts, phase: Texts
+    ) -> tuple[Ints, Floats]:
+        """The stratum of pressure of each loss, and its size (-1 and 0 where not known)."""
+        stratum, size_ms = np.full(len(key), -1, dtype=np.int64), np.zeros(len(key))
+        traffic, strata = self._loaded, self._pressure.strata
+        for _ in range(2):
+            row = {k: i for i, k in enumerate(traffic.key.tolist())}
+            rows = np.array([row.get(k, -1) for k in key.tolist()], dtype=np.int64)
+            for name in set(phase.tolist()):
+                mine = (rows >= 0) & (phase == name)
+                stratum[mine] = strata[name][rows[mine]]
+                size_ms[mine] = traffic.size_ms(name)[rows[mine]]
+            if self._traffic.part == 1 or (stratum >= 0).all():
+                break
+            # of very many requests only some were drawn
+            traffic = read_slow(con).loaded()
+            strata = self._pressure.strata_of(traffic)
+        return stratum, size_ms
 
-    def cells(
-        self,
-        why: str,
-        at: Ints,
-        phase: npt.NDArray[np.object_],
-        worker: npt.NDArray[np.object_],
-    ) -> _Cells:
-        """``why``: time or worker. The others are of the losses."""
-        return self._parts(at) if why == "time" else self._workers(phase, worker)
+    def like(self, phase: str, least: float) -> tuple[_Losses, int]:
+        """Requests that went at least so far beyond what ``phase`` should take, slow or not.
 
-    def _workers(self, phase: npt.NDArray[np.object_], worker: npt.NDArray[np.object_]) -> _Cells:
+        And how long [ns] the phase took them at the median.
+        """
+        traffic = self._loaded
+        mine = np.flatnonzero(np.nan_to_num(traffic.lost[phase], nan=-np.inf) >= least)
+        worker = traffic.server(phase)[mine]
+        _, code = numbered(worker)
+        lasts_ms = float(np.median(traffic.took_ms[phase][mine])) if len(mine) else 0.0
+        same = np.full(len(mine), phase, dtype=object)
+        stratum, size_ms = self._pressure.strata[phase][mine], traffic.size_ms(phase)[mine]
+        like = _Losses(traffic.at[mine], same, worker, code, stratum, size_ms)
+        return like, int(lasts_ms * 1e6)
+
+    def are_pressed(self, phase: str, least: float) -> bool:
+        """Whether most that went so far beyond what ``phase`` should take were under pressure."""
+        like, _ = self.like(phase, least)
+        return bool(len(like.at) and np.median(like.stratum) >= _PRESSED)
+
+    def found(self, why: str, cells: Cells, weights: Floats, taken: Bools | None) -> Bools:
+        """In which cells losses gather."""
+        chance = self.rules.chance if why == "time" else self.rules.worker_chance
+        return gathered(cells, weights, taken, chance=chance, denser=self.rules.denser)
+
+    def cells(self, why: str, losses: _Losses, weights: Floats) -> Cells:
+        """``why``: time or worker."""
+        return self._times(losses, weights) if why == "time" else self._workers(losses)
+
+    def in_surge(self, losses: _Losses, told: _Losses, weights: Floats) -> Bools:
+        """Which ``losses`` are where load was other than usual, and where those that were ``told``
+        (of one phase, with ``weights``) are denser than elsewhere, too."""
+        out = np.zeros(len(losses.at), dtype=bool)
+        for surge in self._surges if len(told.at) else ():
+            server = self._loaded.server(str(told.phase[0]))
+            share = float(self._inside(surge, self._loaded.at, server).mean())
+            inside = self._inside(surge, told.at, told.worker)
+            n, k = int(weights.sum()), int(weights[inside].sum())
+            chance = place_chance(n, k, share, self.rules.denser, place_max=_SURGE_MAX)
+            if chance < THERE:
+                out |= self._inside(surge, losses.at, losses.worker)
+        return out
+
+    def _inside(self, surge: Surge, at: Ints, worker: Texts) -> Bools:
+        part = self._part_of(at) - 1
+        inside = (part >= surge.first) & (part < surge.end)
+        return inside if surge.worker is None else inside & (worker == surge.worker)
+
+    def _part_of(self, at: Ints) -> Ints:
+        """The part of the time (from 1), 0 without a clock."""
+        if self._edges is None:
+            return np.zeros(len(at), dtype=np.int64)
+        part = np.clip(np.searchsorted(self._edges, at, side="right"), 1, _PARTS)
+        return np.where(at >= 0, part, 0).astype(np.int64)
+
+    def _times(self, losses: _Losses, weights: Floats) -> Cells:
+        """Stretches of time; each is due what its requests lose under like pressure anywhen."""
+        world = np.concatenate([[-1], np.zeros(_PARTS, dtype=np.int64)])
+        cell = self._part_of(losses.at)
+        if self._edges is None:
+            return Cells(cell, np.zeros(_PARTS + 1), world, [], 0)
+        due = np.zeros(_PARTS + 1)
+        for phase in set(losses.phase.tolist()):
+            strata = self._pressure.strata[phase]
+            mine = losses.phase == phase
+            # short ones never miss a limit of the whole: they are due nothing
+            large = self._loaded.size_ms(phase) >= np.quantile(losses.size_ms[mine], _LEAST)
+            for stratum in set(losses.stratum[mine].tolist()):
+                alike = large if stratum < 0 else large & (strata == stratum)
+                of = np.bincount(self._part[alike], minlength=_PARTS + 1)
+                lost = float(weights[mine & (losses.stratum == stratum)].sum())
+                due += lost * of / max(int(of.sum()), 1)
+        share = due / max(float(due.sum()), 1e-9)
+        places = [(i + 1, j + 1) for i, j in stretches(_PARTS)]
+        # stretches overlap: there are hardly more independent ones than parts
+        return Cells(cell, share, world, places, _PARTS)
+
+    def _workers(self, losses: _Losses) -> Cells:
         """Workers, each in its role."""
-        decodes = np.isin(phase, ("decode", "kv_transfer"))
+        decodes = np.isin(losses.phase, DECODES)
         cell = np.zeros(len(decodes), dtype=np.int64)
         share, world = [0.0], [-1]
-        for role, (key, here) in enumerate((("worker", decodes), ("prefill_worker", ~decodes))):
-            shares = self._shares[key]
+        for role, here in enumerate((decodes, ~decodes)):
+            shares = self._shares[role]
             if len(shares) < 2:
                 continue
             place = {name: len(share) + i for i, name in enumerate(shares)}
-            cell[here] = [place.get(name, 0) for name in worker[here]]
+            cell[here] = [place.get(name, 0) for name in losses.worker[here]]
             share += list(shares.values())
             world += [role] * len(shares)
         places = [(i, i + 1) for i in range(1, len(share))]
-        return _Cells(cell, np.asarray(share), np.asarray(world), places, len(places))
-
-    def _parts(self, at: Ints) -> _Cells:
-        """Stretches of time, of parts of equal length."""
-        known = self._at[self._at >= 0]
-        world = np.zeros(_PARTS + 1, dtype=np.int64)
-        world[0] = -1
-        if len(known) < _PARTS:
-            none = np.zeros(len(at), dtype=np.int64)
-            return _Cells(none, np.zeros(_PARTS + 1), world, [], 0)
-        edges = np.linspace(int(known.min()), int(known.max()) + 1, _PARTS + 1)
-        cell = np.clip(np.searchsorted(edges, at, side="right"), 0, _PARTS)
-        # in a busy time ordinary losses are denser too: by requests, or by prompt tokens
-        place = np.clip(np.searchsorted(edges, known, side="right") - 1, 0, _PARTS - 1)
-        requests = np.bincount(place, minlength=_PARTS) / len(known)
-        tokens = np.bincount(place, self._tokens[self._at >= 0], minlength=_PARTS)
-        busy = np.maximum(requests, tokens / max(float(tokens.sum()), 1.0))
-        share = np.concatenate([[0.0], busy / busy.sum()])
-        places = [
-            (i + 1, j + 1)
-            for i in range(_PARTS)
-            for j in range(i + 1, _PARTS + 1)
-            if j - i < _PARTS
-        ]
-        # stretches overlap: there are hardly more independent ones than parts
-        return _Cells(cell, share, world, places, _PARTS)
-
-
-def _gathered(cells: _Cells, weights: Floats, taken: Bools | None, rules: Rules) -> Bools:
-    """In which cells losses gather; ``taken`` are cells whose losses have been found already.
-
-    What was found leaves, with its share of the requests: a second burst is looked for in the rest
-    of the time, and that the rest holds all other losses is no burst.
-    """
-    total = np.bincount(cells.cell, weights, minlength=len(cells.share))
-    total[0] = 0.0
-    found = np.zeros(len(total), dtype=bool)
-    gone = found.copy() if taken is None else taken.copy()
-    while True:
-        left, share = np.where(gone, 0.0, total), np.where(gone, 0.0, cells.share)
-        sums, shares = (np.concatenate([[0.0], np.cumsum(v)]).tolist() for v in (left, share))
-        worlds = {
-            w: (float(left[cells.world == w].sum()), float(share[cells.world == w].sum()))
-            for w in set(cells.world[1:].tolist())
-        }
-        chances = []
-        for low, high in cells.places:
-            n, all_share = worlds[int(cells.world[low])]
-            part = (shares[high] - shares[low]) / all_share if all_share > 0 else 0.0
-            chances.append(_chance(int(n), int(sums[high] - sums[low]), part, rules))
-        best = int(np.argmin(chances)) if chances else -1
-        if best < 0 or chances[best] * cells.tests >= rules.chance:
-            return found
-        low, high = cells.places[best]
-        found[low:high] |= ~gone[low:high]
-        gone[low:high] = True
-
-
-def _is_there(cells: _Cells, mine: Bools, found: Bools, rules: Rules) -> bool:
-    """Whether these losses, too, are denser in the cells that were found for all of them."""
-    inside = found[cells.cell]
-    where = cells.world[cells.cell[mine & inside]]
-    if not len(where):
-        return False
-    share = float(cells.share[found & (cells.world == where[0])].sum())
-    return _chance(int(mine.sum()), int((mine & inside).sum()), share, rules) < _THERE
-
-
-def _episodes(like: _Like) -> Floats:
-    """What each of them counts: those on one worker as long as one lasts, one together."""
-    span = max(_CLUSTER_NS, like.lasts_ns)
-    each = like.at // span * (int(like.code.max(initial=0)) + 1) + like.code
-    keys = np.where(like.at >= 0, each, -1 - np.arange(len(like.at)))
-    _, group, count = np.unique(keys, return_inverse=True, return_counts=True)
-    return np.asarray(1.0 / count[group])
-
-
-def _weights(at: Ints, worker: Ints) -> Floats:
-    """What each loss counts: those within two seconds on one worker sqrt(k) together."""
-    # without a clock every loss counts by itself
-    each = at // _CLUSTER_NS * (int(worker.max(initial=0)) + 1) + worker
-    keys = np.where(at >= 0, each, -1 - np.arange(len(at)))
-    _, group, count = np.unique(keys, return_inverse=True, return_counts=True)
-    return np.asarray(count[group] ** -0.5)
-
-
-def _chance(n: int, k: int, share: float, rules: Rules) -> float:
-    """How likely k of n losses fall into a place of this share; 1 if they are not much denser."""
-    if not 0 < share <= _PLACE_MAX or k <= n * share:
-        return 1.0
-    outside = (n - k + 0.5) / (1 - share)
-    if (k / share) < rules.denser * outside:
-        return 1.0
-    return _binomial_tail(n, k, share)
-
-
-def _binomial_tail(n: int, k: int, p: float) -> float:
-    """P(X >= k) of a binomial; for many, Chernoff's bound of it."""
-    if n > _EXACT_MAX and 0 < p < k / n < 1:
-        q = k / n
-        return exp(-n * (q * log(q / p) + (1 - q) * log((1 - q) / (1 - p))))
-    terms = (
-        lgamma(n + 1) - lgamma(i + 1) - lgamma(n - i + 1) + i * log(p) + (n - i) * log1p(-p)
-        for i in range(k, n + 1)
-    )
-    return min(sum(exp(t) for t in terms), 1.0)
+        return Cells(cell, np.asarray(share), np.asarray(world), places, len(places))

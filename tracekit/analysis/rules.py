@@ -38,6 +38,8 @@ class Rules:
     freeze_ms: float = 1_000.0
     chance: float = 0.01
     denser: float = 2.0
+    #: ... on a worker, whose requests may be of another kind, less likely than this
+    worker_chance: float = 0.001
     #: a request is slow by its size if that should take this share of what is allowed
     shape_share: float = 0.8
     #: ... and half of those fitted are within this share of what they should take

@@ -563,8 +563,9 @@ _ABSTAINED: Final[dict[str, str]] = {
     "shape": "may owe {its} time to {its} size alone, which is not sure",
     "spread": "lost time in several phases, in none of them most of it",
     "usual": (
-        "took longer than {its} size explains, but such losses are too few, or too scattered over "
-        "time and workers, to tell a fault from chance"
+        "took longer than {its} size explains, but such losses are too few, too scattered over "
+        "time and workers, or too much what the load of their time explains, to tell a fault from "
+        "chance"
     ),
     "ordinary": "took no longer in any phase than ordinary variation allows",
     "loose": (

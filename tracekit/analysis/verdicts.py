@@ -43,8 +43,9 @@ REASONS: Final[dict[str, str]] = {
     "shape": "the request's size explains its time",
     "spread": "the excess is spread over several phases",
     "usual": (
-        "it took longer than its size explains, but such losses are too few, or too scattered over "
-        "time and workers, to tell a fault from chance"
+        "it took longer than its size explains, but such losses are too few, too scattered over "
+        "time and workers, or too much what the load of their time explains, to tell a fault from "
+        "chance"
     ),
     "ordinary": "no phase took longer than its ordinary variation allows",
     "loose": (
