@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from tracekit.analysis.diagnosis import Culprit
-from tracekit.analysis.sentence import FindingWords, action_for, cause_phrase, tokens
+from tracekit.analysis.finding_words import FindingWords, action_for, cause_phrase
+from tracekit.analysis.wording import tokens
 from tracekit.words import plural, verb
 
 

@@ -15,11 +15,11 @@ import streamlit as st
 from tracekit.analysis import views
 from tracekit.analysis.diagnose import diagnose
 from tracekit.analysis.diagnosis import Diagnosis, Finding, Misses
-from tracekit.analysis.sentence import format_confidence
 from tracekit.analysis.session import Session
 from tracekit.analysis.slo import GIVEN
 from tracekit.analysis.ten_minute import ten_minute_table
 from tracekit.analysis.views import MIN_P95_ROWS, MIN_ROWS, Overview
+from tracekit.analysis.wording import format_confidence
 from tracekit.report import formats
 from tracekit.report import texts as words
 from tracekit.report.diagnosis_text import fold, lost, no_findings

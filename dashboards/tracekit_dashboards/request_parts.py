@@ -13,8 +13,8 @@ import streamlit as st
 
 from tracekit.analysis.detail import RequestDetail, request_detail
 from tracekit.analysis.request_view import RequestView, request_view
-from tracekit.analysis.sentence import format_confidence
 from tracekit.analysis.session import Session
+from tracekit.analysis.wording import format_confidence
 from tracekit.errors import UsageError
 from tracekit.report import formats
 from tracekit.report import texts as words

@@ -11,30 +11,30 @@ from tests.analysis.offered_traffic import draw
 from tracekit.analysis.diagnose import diagnose_connection
 from tracekit.analysis.gathering import Bools, Ints, gathered, weights_of
 from tracekit.analysis.offered import Traffic, _Met
-from tracekit.analysis.outstanding import _Losses, _Places
+from tracekit.analysis.places import Losses, Places
 from tracekit.analysis.rules import Rules
 from tracekit.analysis.slo import parse_slo
 
 _S = 1_000_000_000
 
 
-def _decoding(seed: int, slow: Bools | None = None) -> tuple[_Places, Traffic]:
+def _decoding(seed: int, slow: Bools | None = None) -> tuple[Places, Traffic]:
     """Decodes that lose by the prefills beside them, three times as much where ``slow``."""
     traffic = draw(seed, uneven=1.5)
     lost = 2.0 * _Met(traffic).by(traffic)["decode"][:, 0]
     traffic.lost["decode"][:] = lost if slow is None else np.where(slow, 3.0 * lost, lost)
-    return _Places(traffic, Rules()), traffic
+    return Places(traffic, Rules()), traffic
 
 
-def _slowest(places: _Places, traffic: Traffic, n: int) -> _Losses:
+def _slowest(places: Places, traffic: Traffic, n: int) -> Losses:
     rows = np.sort(np.argsort(traffic.lost["decode"])[-n:])
     code = np.zeros(n, dtype=np.int64)
     decode = np.full(n, "decode", dtype=object)
     stratum, size_ms = places._pressure.strata["decode"][rows], traffic.decode_ms[rows]
-    return _Losses(traffic.at[rows], decode, traffic.worker[rows], code, stratum, size_ms)
+    return Losses(traffic.at[rows], decode, traffic.worker[rows], code, stratum, size_ms)
 
 
-def _parts(places: _Places, losses: _Losses, *, even: bool = False) -> Ints:
+def _parts(places: Places, losses: Losses, *, even: bool = False) -> Ints:
     """The parts of the time (from 1) in which these losses gather; ``even``: as if all were due
     as much."""
     weights = weights_of(losses.at, losses.code)

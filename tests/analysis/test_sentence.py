@@ -14,18 +14,10 @@ from tracekit.analysis.diagnosis import (
     RequestCounts,
     SloInfo,
 )
-from tracekit.analysis.sentence import (
-    FindingWords,
-    abstained,
-    action_for,
-    diagnosis_sentence,
-    finding_sentence,
-    format_confidence,
-    format_ms,
-    format_share,
-    format_tokens,
-)
+from tracekit.analysis.finding_words import FindingWords, action_for
+from tracekit.analysis.sentence import abstained, diagnosis_sentence, finding_sentence
 from tracekit.analysis.verdicts import REASONS
+from tracekit.analysis.wording import format_confidence, format_ms, format_share, format_tokens
 from tracekit.names import CAUSES, PHASES, SLO_METRICS
 
 _BLAMABLE = [p for p in PHASES if p != "unexplained"]

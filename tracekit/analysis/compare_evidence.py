@@ -15,7 +15,7 @@ from tracekit.analysis.compare_rules import CompareRules
 from tracekit.analysis.compare_side import SideData
 from tracekit.analysis.comparison import Metric, SideInfo
 from tracekit.analysis.diagnosis import MissingEvidence
-from tracekit.analysis.sentence import METRIC_WORDS, PHASE_WORDS, format_share
+from tracekit.analysis.wording import METRIC_WORDS, PHASE_WORDS, format_share
 from tracekit.words import plural, verb
 
 _ENGINE: Final = (

@@ -26,7 +26,7 @@ from tracekit.analysis.comparison import (
     Statistic,
     Stratum,
 )
-from tracekit.analysis.sentence import METRIC_WORDS, PHASE_WORDS, format_ms, format_share
+from tracekit.analysis.wording import METRIC_WORDS, PHASE_WORDS, format_ms, format_share
 from tracekit.words import plural
 
 #: Which statistic speaks for a metric, if it changed.

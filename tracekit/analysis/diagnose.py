@@ -27,6 +27,7 @@ from tracekit.analysis.diagnosis import (
     VersionPace,
     WindowInfo,
 )
+from tracekit.analysis.finding_words import FindingWords, action_for
 from tracekit.analysis.fleet import Fleet, measure_fleet
 from tracekit.analysis.given_up import given_up
 from tracekit.analysis.judged import JUDGED_MAX
@@ -35,12 +36,7 @@ from tracekit.analysis.prefixes import prefix_reuse
 from tracekit.analysis.ranking import Row, order_findings
 from tracekit.analysis.rules import Rules
 from tracekit.analysis.savings import cache_work
-from tracekit.analysis.sentence import (
-    FindingWords,
-    action_for,
-    diagnosis_sentence,
-    finding_sentence,
-)
+from tracekit.analysis.sentence import diagnosis_sentence, finding_sentence
 from tracekit.analysis.slo import GIVEN, Slo
 from tracekit.analysis.speculation import chunk_pace
 from tracekit.analysis.swapped import set_aside

@@ -13,20 +13,20 @@ import duckdb
 
 from tracekit.analysis.attribution import Attribution
 from tracekit.analysis.diagnosis import KvLoads
+from tracekit.analysis.finding_words import FindingWords
 from tracekit.analysis.fit import WAITS, Cell, PhaseFit
 from tracekit.analysis.rules import Rules
-from tracekit.analysis.sentence import (
+from tracekit.analysis.sentence import NOBODY_NAMED
+from tracekit.analysis.slo import GIVEN
+from tracekit.analysis.strata import Key, Mostly, finding_strata
+from tracekit.analysis.wording import (
     METRIC_WORDS,
-    NOBODY_NAMED,
     PHASE_WORDS,
-    FindingWords,
     format_about,
     format_ms,
     format_share,
     tokens,
 )
-from tracekit.analysis.slo import GIVEN
-from tracekit.analysis.strata import Key, Mostly, finding_strata
 from tracekit.words import plural, verb
 
 Row = Mapping[str, Any]

@@ -12,7 +12,8 @@ import duckdb
 
 from tracekit.analysis._duck import one
 from tracekit.analysis.diagnosis import Misses, MissingEvidence
-from tracekit.analysis.sentence import GIVEN_UP_FIELD, format_ms
+from tracekit.analysis.sentence import GIVEN_UP_FIELD
+from tracekit.analysis.wording import format_ms
 from tracekit.words import verb
 
 #: Worth a note from this share [1] of the violations on, and of those without an explanation.

@@ -18,8 +18,6 @@ those came: the share of a stretch is what its requests would lose if pressure w
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass
 from typing import Final
 
 import duckdb
@@ -30,73 +28,34 @@ from tracekit.analysis._arrow import arrow_table, numpy_column
 from tracekit.analysis._excess_rows import draw_excess, unit_of
 from tracekit.analysis.fit import PHASES
 from tracekit.analysis.gathering import (
-    THERE,
     Bools,
     Cells,
     Floats,
     Ints,
     binomial_tail,
     episodes,
-    gathered,
     is_there,
-    place_chance,
-    stretches,
     weights_of,
 )
-from tracekit.analysis.offered import (
-    DECODES,
-    Pressure,
-    Texts,
-    Traffic,
-    numbered,
-    read_slow,
-    read_traffic,
-)
+from tracekit.analysis.offered import DECODES, Texts, numbered
+from tracekit.analysis.places import LEAST, Losses, Places
 from tracekit.analysis.rules import Rules
-from tracekit.analysis.surges import Surge, surges
 
 _SCHEMA: Final = pa.schema([("slow_id", pa.int64()), ("reason", pa.string())])
 
-#: Stretches of time are made of twentieths of the window.
-_PARTS: Final = 20
-#: Most of the requests may have come in a stretch in which load gathers.
-_SURGE_MAX: Final = 0.95
-
-#: A heap of losses: what its smallest are, how far down nothing belongs to it, and how thin the
-#: stretch below must be, as a share of the heap. A tail that falls off by a power of 1.5 has four
-#: times as many there as beyond.
-_LEAST: Final = 0.1
+#: A heap of losses: how far down nothing belongs to it, and how thin the stretch below must be, as
+#: a share of the heap. A tail that falls off by a power of 1.5 has four times as many there as
+#: beyond.
 _NEARLY: Final = 0.8
 _GAP: Final = 0.35
 _GAP_SHARE: Final = 0.3
 _HEAP_ROWS: Final = 5
 _HEAP_SHARE: Final = 0.02
-#: What happens to more of the requests is nothing apart; nor is what happens, half of the time, in
-#: the strata from this one on: under more pressure than seven eighths of the requests.
+#: What happens to more of the requests is nothing apart.
 _HEAP_MAX: Final = 0.4
-_PRESSED: Final = 3
 #: Where most losses of a kind stand out by themselves, so does what is no smaller than this part of
 #: their least.
 _AS_MUCH: Final = 0.5
-
-
-@dataclass(frozen=True)
-class _Losses:
-    """Requests that lost time in a phase, row by row: when, where, under which pressure.
-
-    ``at`` [unix ns], -1 without a clock; ``worker`` of that phase, ``code`` a number for it;
-    ``stratum`` of like pressure, -1 where it is not known; ``size_ms`` what its worker should take.
-    """
-
-    at: Ints
-    phase: Texts
-    worker: Texts
-    code: Ints
-    stratum: Ints
-    size_ms: Floats
-
-    def of(self, rows: Ints) -> _Losses:
-        return _Losses(**{name: column[rows] for name, column in vars(self).items()})
 
 
 def outstanding(
@@ -146,8 +105,8 @@ def outstanding(
             for k in ("request_key", "metric", "phase", "worker")
         )
         _, code = numbered(worker)
-        places = _Places.of(con, rules, drawn)
-        losses = _Losses(at, phase, worker, code, *places.pressed(con, key, phase))
+        places = Places.of(con, rules, drawn)
+        losses = Losses(at, phase, worker, code, *places.pressed(con, key, phase))
         kinds = [
             (metric == m) & (phase == p) for m, p in sorted(set(zip(metric, phase, strict=True)))
         ]
@@ -172,15 +131,13 @@ def outstanding(
         alone = kind & np.isin(reason, ("strong", "apart"))
         if alone.sum() >= max(rules.min_finding_rows, rules.cause_share * kind.sum()):
             # as much is as much, though it stands out less from a longer request
-            much = np.minimum(least, _AS_MUCH * np.quantile(excess[alone], _LEAST))
+            much = np.minimum(least, _AS_MUCH * np.quantile(excess[alone], LEAST))
             reason[kind & (excess >= much) & (reason == "")] = "most"
     keep = reason != ""
     return arrow_table({"slow_id": ids[keep], "reason": list(reason[keep])}, _SCHEMA)
 
 
-def _gather(
-    places: _Places, losses: _Losses, kinds: list[Bools], far: Floats, reason: Texts
-) -> None:
+def _gather(places: Places, losses: Losses, kinds: list[Bools], far: Floats, reason: Texts) -> None:
     """Set ``reason`` of the losses that gather; a kind is those of one metric and phase."""
     denser = places.rules.denser
 
@@ -215,7 +172,7 @@ def _gather(
             if not len(left):
                 break
             of = losses.of(left)
-            least = _NEARLY * float(np.quantile(far[left], _LEAST))
+            least = _NEARLY * float(np.quantile(far[left], LEAST))
             like, lasts_ns = places.like(str(of.phase[0]), least)
             weights = episodes(like.at, like.code, lasts_ns)
             if why == "load":
@@ -251,7 +208,7 @@ def _apart(losses: Floats, all_excess: Floats) -> tuple[Bools, float]:
     What is ordinary thins out towards its tail; what happens to some requests only (a missed
     prefix, a preemption) makes a heap of its own.
     """
-    least = float(np.quantile(losses, _LEAST))
+    least = float(np.quantile(losses, LEAST))
     heap = int((all_excess >= _NEARLY * least).sum())
     gap = int(((all_excess >= least * _GAP) & (all_excess < _NEARLY * least)).sum())
     few, many = max(_HEAP_ROWS, _HEAP_SHARE * len(all_excess)), _HEAP_MAX * len(all_excess)
@@ -262,149 +219,8 @@ def _apart(losses: Floats, all_excess: Floats) -> tuple[Bools, float]:
 
 def _more_than(losses: Floats, window: Floats, healthy: Floats, rules: Rules) -> Bools:
     """Which losses of this size are more frequent than they were when all was well."""
-    least = float(np.quantile(losses, _LEAST))
+    least = float(np.quantile(losses, LEAST))
     share = (int((healthy >= least).sum()) + 1) / (len(healthy) + 1)
     k, n = int((window >= least).sum()), len(window)
     more = k >= rules.denser * share * n > 0 and binomial_tail(n, k, share) < rules.chance
     return np.full(len(losses), more)
-
-
-class _Places:
-    """Where and when the requests of the window were, and under which pressure."""
-
-    def __init__(self, traffic: Traffic, rules: Rules) -> None:
-        self.rules = rules
-        self._traffic = traffic
-        self._loaded = traffic.loaded()
-        self._pressure = Pressure(self._loaded)
-        at = self._loaded.at
-        #: the edges of the parts of the time; too few requests have none
-        self._edges = (
-            np.linspace(int(at[0]), int(at[-1]) + 1, _PARTS + 1) if len(at) >= _PARTS else None
-        )
-        self._part = self._part_of(at)
-        self._surges: list[Surge] = []
-        if self._edges is not None:
-            self._surges = surges(self._loaded, self._part - 1, _PARTS, rules.chance)
-        # role → worker → its share of the requests
-        self._shares = [
-            {name: n / len(names) for name, n in sorted(Counter(names.tolist()).items())}
-            for names in (traffic.worker, traffic.prefill_worker)
-        ]
-
-    @classmethod
-    def of(cls, con: duckdb.DuckDBPyConnection, rules: Rules, drawn: float) -> _Places:
-        return cls(read_traffic(con, drawn), rules)
-
-    def pressed(
-        self, con: duckdb.DuckDBPyConnection, key: Texts, phase: Texts
-    ) -> tuple[Ints, Floats]:
-        """The stratum of pressure of each loss, and its size (-1 and 0 where not known)."""
-        stratum, size_ms = np.full(len(key), -1, dtype=np.int64), np.zeros(len(key))
-        traffic, strata = self._loaded, self._pressure.strata
-        for _ in range(2):
-            row = {k: i for i, k in enumerate(traffic.key.tolist())}
-            rows = np.array([row.get(k, -1) for k in key.tolist()], dtype=np.int64)
-            for name in set(phase.tolist()):
-                mine = (rows >= 0) & (phase == name)
-                stratum[mine] = strata[name][rows[mine]]
-                size_ms[mine] = traffic.size_ms(name)[rows[mine]]
-            if self._traffic.part == 1 or (stratum >= 0).all():
-                break
-            # of very many requests only some were drawn
-            traffic = read_slow(con).loaded()
-            strata = self._pressure.strata_of(traffic)
-        return stratum, size_ms
-
-    def like(self, phase: str, least: float) -> tuple[_Losses, int]:
-        """Requests that went at least so far beyond what ``phase`` should take, slow or not.
-
-        And how long [ns] the phase took them at the median.
-        """
-        traffic = self._loaded
-        mine = np.flatnonzero(np.nan_to_num(traffic.lost[phase], nan=-np.inf) >= least)
-        worker = traffic.server(phase)[mine]
-        _, code = numbered(worker)
-        lasts_ms = float(np.median(traffic.took_ms[phase][mine])) if len(mine) else 0.0
-        same = np.full(len(mine), phase, dtype=object)
-        stratum, size_ms = self._pressure.strata[phase][mine], traffic.size_ms(phase)[mine]
-        like = _Losses(traffic.at[mine], same, worker, code, stratum, size_ms)
-        return like, int(lasts_ms * 1e6)
-
-    def are_pressed(self, phase: str, least: float) -> bool:
-        """Whether most that went so far beyond what ``phase`` should take were under pressure."""
-        like, _ = self.like(phase, least)
-        return bool(len(like.at) and np.median(like.stratum) >= _PRESSED)
-
-    def found(self, why: str, cells: Cells, weights: Floats, taken: Bools | None) -> Bools:
-        """In which cells losses gather."""
-        chance = self.rules.chance if why == "time" else self.rules.worker_chance
-        return gathered(cells, weights, taken, chance=chance, denser=self.rules.denser)
-
-    def cells(self, why: str, losses: _Losses, weights: Floats) -> Cells:
-        """``why``: time or worker."""
-        return self._times(losses, weights) if why == "time" else self._workers(losses)
-
-    def in_surge(self, losses: _Losses, told: _Losses, weights: Floats) -> Bools:
-        """Which ``losses`` are where load was other than usual, and where those that were ``told``
-        (of one phase, with ``weights``) are denser than elsewhere, too."""
-        out = np.zeros(len(losses.at), dtype=bool)
-        for surge in self._surges if len(told.at) else ():
-            server = self._loaded.server(str(told.phase[0]))
-            share = float(self._inside(surge, self._loaded.at, server).mean())
-            inside = self._inside(surge, told.at, told.worker)
-            n, k = int(weights.sum()), int(weights[inside].sum())
-            chance = place_chance(n, k, share, self.rules.denser, place_max=_SURGE_MAX)
-            if chance < THERE:
-                out |= self._inside(surge, losses.at, losses.worker)
-        return out
-
-    def _inside(self, surge: Surge, at: Ints, worker: Texts) -> Bools:
-        part = self._part_of(at) - 1
-        inside = (part >= surge.first) & (part < surge.end)
-        return inside if surge.worker is None else inside & (worker == surge.worker)
-
-    def _part_of(self, at: Ints) -> Ints:
-        """The part of the time (from 1), 0 without a clock."""
-        if self._edges is None:
-            return np.zeros(len(at), dtype=np.int64)
-        part = np.clip(np.searchsorted(self._edges, at, side="right"), 1, _PARTS)
-        return np.where(at >= 0, part, 0).astype(np.int64)
-
-    def _times(self, losses: _Losses, weights: Floats) -> Cells:
-        """Stretches of time; each is due what its requests lose under like pressure anywhen."""
-        world = np.concatenate([[-1], np.zeros(_PARTS, dtype=np.int64)])
-        cell = self._part_of(losses.at)
-        if self._edges is None:
-            return Cells(cell, np.zeros(_PARTS + 1), world, [], 0)
-        due = np.zeros(_PARTS + 1)
-        for phase in set(losses.phase.tolist()):
-            strata = self._pressure.strata[phase]
-            mine = losses.phase == phase
-            # short ones never miss a limit of the whole: they are due nothing
-            large = self._loaded.size_ms(phase) >= np.quantile(losses.size_ms[mine], _LEAST)
-            for stratum in set(losses.stratum[mine].tolist()):
-                alike = large if stratum < 0 else large & (strata == stratum)
-                of = np.bincount(self._part[alike], minlength=_PARTS + 1)
-                lost = float(weights[mine & (losses.stratum == stratum)].sum())
-                due += lost * of / max(int(of.sum()), 1)
-        share = due / max(float(due.sum()), 1e-9)
-        places = [(i + 1, j + 1) for i, j in stretches(_PARTS)]
-        # stretches overlap: there are hardly more independent ones than parts
-        return Cells(cell, share, world, places, _PARTS)
-
-    def _workers(self, losses: _Losses) -> Cells:
-        """Workers, each in its role."""
-        decodes = np.isin(losses.phase, DECODES)
-        cell = np.zeros(len(decodes), dtype=np.int64)
-        share, world = [0.0], [-1]
-        for role, here in enumerate((decodes, ~decodes)):
-            shares = self._shares[role]
-            if len(shares) < 2:
-                continue
-            place = {name: len(share) + i for i, name in enumerate(shares)}
-            cell[here] = [place.get(name, 0) for name in losses.worker[here]]
-            share += list(shares.values())
-            world += [role] * len(shares)
-        places = [(i, i + 1) for i in range(1, len(share))]
-        return Cells(cell, np.asarray(share), np.asarray(world), places, len(places))

@@ -15,8 +15,8 @@ import duckdb
 import numpy as np
 import numpy.typing as npt
 
-from tracekit.analysis.sentence import format_ms
 from tracekit.analysis.timeless import RECORD_TIMES
+from tracekit.analysis.wording import format_ms
 from tracekit.words import plural, verb
 
 if TYPE_CHECKING:

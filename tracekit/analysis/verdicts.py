@@ -10,8 +10,9 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from tracekit.analysis.rules import Rules
-from tracekit.analysis.sentence import NOBODY_NAMED, format_ms
+from tracekit.analysis.sentence import NOBODY_NAMED
 from tracekit.analysis.slo import GIVEN
+from tracekit.analysis.wording import format_ms
 from tracekit.words import plural
 
 if TYPE_CHECKING:

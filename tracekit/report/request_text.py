@@ -15,8 +15,8 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from tracekit.analysis.detail import PhaseInterval, RequestDetail
-from tracekit.analysis.sentence import format_confidence
 from tracekit.analysis.verdicts import REASONS
+from tracekit.analysis.wording import format_confidence
 from tracekit.names import IDLE_SUB_PHASES, PHASE_COLOURS
 from tracekit.report import formats, texts
 from tracekit.report.console import make_table

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
+from tracekit.analysis.finding_words import compare_command
 from tracekit.analysis.missing import SWAPPED_FIELDS
-from tracekit.analysis.sentence import compare_command, format_about
+from tracekit.analysis.wording import format_about
 from tracekit.report import formats, texts
 from tracekit.words import verb
 
