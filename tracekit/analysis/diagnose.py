@@ -484,10 +484,10 @@ _STRAY: Final = "so few of the slow requests may have been slow by chance"
 
 
 def _is_stray(row: Row, rules: Rules) -> bool:
-    """True for one or two of many slow requests: their phase is sure, not that it is a fault."""
+    """True for a few of many slow requests: their phase is sure, not that it is a fault."""
     return (
         row["class"] == "attributed"
-        and int(row["n"]) < rules.min_finding_rows
+        and int(row["n"]) < rules.stray_rows
         and float(row["share_of_misses"]) < rules.stray_share
     )
 

@@ -129,7 +129,7 @@ def outstanding(
             reason[left & np.isin(ids, _frozen(con, rules))] = "frozen"
     for kind in kinds:
         alone = kind & np.isin(reason, ("strong", "apart"))
-        if alone.sum() >= max(rules.min_finding_rows, rules.cause_share * kind.sum()):
+        if alone.sum() >= max(rules.min_told_rows, rules.cause_share * kind.sum()):
             # as much is as much, though it stands out less from a longer request
             much = np.minimum(least, _AS_MUCH * np.quantile(excess[alone], LEAST))
             reason[kind & (excess >= much) & (reason == "")] = "most"

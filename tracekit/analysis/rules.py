@@ -59,8 +59,10 @@ class Rules:
     limited: float = 0.89
     #: fewer requests than this, of so small a share of the slow ones, are no finding of high
     #: confidence
-    min_finding_rows: int = 3
+    stray_rows: int = 5
     stray_share: float = 0.1
+    #: fewer losses than this with one cause, or of one kind, may be chance
+    min_told_rows: int = 3
     #: a finding is named after a model or route with more than this share of its requests, if that
     #: is this many times its part of the traffic, and more than chance gives
     stratum_share: float = 0.5

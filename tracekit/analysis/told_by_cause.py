@@ -73,7 +73,7 @@ def add_told(con: duckdb.DuckDBPyConnection, rules: Rules) -> None:
         select w.slow_id, 'cause'
         from winners as w
         join told as t on w.request_key = t.request_key and w.phase = t.phase
-        where w.candidate = 'attributed' and t.n >= {rules.min_finding_rows}
+        where w.candidate = 'attributed' and t.n >= {rules.min_told_rows}
             and w.slow_id not in (select slow_id from outstanding)
         """
     )
