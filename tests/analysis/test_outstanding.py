@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from tests.analysis import factory
-from tests.analysis.offered_traffic import draw
+from tests.analysis.offered_traffic import draw, extra
 from tracekit.analysis.diagnose import diagnose_connection
 from tracekit.analysis.gathering import Bools, Ints, gathered, weights_of
 from tracekit.analysis.offered import Traffic, _Met
@@ -54,6 +54,40 @@ def test_waves_of_load_are_no_fault() -> None:
         blind += len(_parts(places, losses, even=True)) > 0
     assert found == 0
     assert blind >= 10
+
+
+def test_a_pause_takes_no_part_of_the_time() -> None:
+    """Three warm-up requests hours before: the twentieths are those of the time with requests."""
+    traffic = draw(1)
+    alone = Places(traffic, Rules())
+    traffic.at[:3] -= 20_000 * _S
+    parts = Places(traffic, Rules())._part
+    # the pause is as long as one part; all others are as before, a little longer each
+    assert (parts[:3] == 1).all()
+    assert 0.8 * 75 < np.bincount(parts)[3:].mean() < 1.2 * 75
+    assert np.bincount(parts)[3:].min() > 40
+    assert np.corrcoef(parts[3:], alone._part[3:])[0, 1] > 0.99
+
+
+def test_what_a_surge_began_may_end_later() -> None:
+    traffic = extra(draw(2), 2, first=0.3, last=0.5, n=300)
+    places = Places(traffic, Rules())
+    surge = next(s for s in places._surges if s.worker is None)
+    part = places._part - 1
+    # every second request is slow until two parts after the surge
+    rows = np.flatnonzero((part >= surge.first) & (part < surge.end + 2))[::2]
+    n = len(rows)
+    losses = Losses(
+        traffic.at[rows],
+        np.full(n, "decode", dtype=object),
+        traffic.worker[rows],
+        np.zeros(n, dtype=np.int64),
+        places._pressure.strata["decode"][rows],
+        traffic.decode_ms[rows],
+    )
+    assert places.in_surge(losses, losses, np.ones(n)).all()
+    none = losses.of(np.flatnonzero(part[rows] >= surge.end))
+    assert not places.in_surge(none, none, np.ones(len(none.at))).any()
 
 
 def test_losses_beyond_what_the_load_explains_gather() -> None:

@@ -8,7 +8,7 @@ import pytest
 from tests.analysis.offered_traffic import draw, extra
 from tracekit.analysis.gathering import Ints
 from tracekit.analysis.offered import Traffic
-from tracekit.analysis.surges import Surge, _work, surges
+from tracekit.analysis.surges import FINE, Surge, _work, surges
 
 _PARTS = 20
 _CHANCE = 0.01
@@ -20,7 +20,20 @@ def _parts(traffic: Traffic) -> Ints:
 
 
 def _surges(traffic: Traffic) -> list[Surge]:
-    return surges(traffic, _parts(traffic), _PARTS, _CHANCE)
+    edges = np.linspace(traffic.at[0], traffic.at[-1] + 1, _PARTS * FINE + 1)
+    fine = np.clip(np.searchsorted(edges, traffic.at, side="right") - 1, 0, _PARTS * FINE - 1)
+    return surges(traffic, fine, _PARTS, _CHANCE)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_sessions_that_come_as_they_like_are_no_surge(seed: int) -> None:
+    """Eight requests within some seconds of each other count as one, nearly."""
+    traffic = draw(seed, n=200)
+    rng = np.random.default_rng(seed)
+    rows = np.repeat(np.arange(200), 8)
+    more = traffic._of(rows)
+    more.at[:] += rng.integers(0, 4_000_000_000, len(rows))
+    assert len(_surges(more.loaded())) <= 1
 
 
 def test_arrivals_that_know_nothing_of_each_other_hardly_surge() -> None:

@@ -51,6 +51,30 @@ def test_what_stands_out_already_counts_and_stays(con: duckdb.DuckDBPyConnection
     assert _told(con) == [("slow0", "cause"), ("slow1", "strong"), ("slow2", "cause")]
 
 
+def test_few_of_many_may_be_chance(con: duckdb.DuckDBPyConnection) -> None:
+    """Three of thirty-one losses of decode is less than a tenth of them."""
+    con.execute("insert into causes select 'more' || i, 'decode', 'unknown' from range(8) t(i)")
+    assert _told(con) == []
+
+
+def test_load_alone_tells_nothing(con: duckdb.DuckDBPyConnection) -> None:
+    for cause in ("capacity", "arrival_burst", "router_imbalance"):
+        con.execute("update causes set cause = ? where cause = 'slow_worker'", [cause])
+        assert _told(con) == []
+        con.execute("update causes set cause = 'slow_worker' where cause = ?", [cause])
+
+
+def test_of_very_many_most_tell_for_those_nobody_looked_into(
+    con: duckdb.DuckDBPyConnection,
+) -> None:
+    con.execute(
+        "insert into winners select 100 + i, 'far' || i, 'queue', 'attributed' from range(5) t(i)"
+    )
+    assert not [k for k, _ in _told(con) if k.startswith("far")]
+    con.execute("update causes set cause = 'kv_capacity' where cause = 'unknown'")
+    assert [k for k, _ in _told(con) if k.startswith("far")] == [f"far{i}" for i in range(5)]
+
+
 def test_what_is_no_candidate_is_not_told(con: duckdb.DuckDBPyConnection) -> None:
     con.execute("update winners set candidate = 'mixed' where request_key = 'slow1'")
     assert _told(con) == [("slow0", "cause"), ("slow2", "cause")]

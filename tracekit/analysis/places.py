@@ -33,12 +33,16 @@ from tracekit.analysis.offered import (
     read_traffic,
 )
 from tracekit.analysis.rules import Rules
-from tracekit.analysis.surges import Surge, surges
+from tracekit.analysis.surges import FINE, Surge, surges
 
 #: Stretches of time are made of twentieths of the window.
 _PARTS: Final = 20
-#: Most of the requests may have come in a stretch in which load gathers.
-_SURGE_MAX: Final = 0.95
+#: Many of the requests may have come in a stretch in which load gathers, but not all.
+_SURGE_MAX: Final = 0.85
+#: Pauses are cut until nothing changes, or so often.
+_ROUNDS: Final = 100
+#: A part beside it belongs to it if losses are this dense there, compared.
+_AS_DENSE: Final = 0.5
 #: The strata from this one on are under more pressure than seven eighths of the requests.
 _PRESSED: Final = 3
 #: What the smallest of some losses are.
@@ -73,14 +77,14 @@ class Places:
         self._loaded = traffic.loaded()
         self._pressure = Pressure(self._loaded)
         at = self._loaded.at
-        #: the edges of the parts of the time; too few requests have none
-        self._edges = (
-            np.linspace(int(at[0]), int(at[-1]) + 1, _PARTS + 1) if len(at) >= _PARTS else None
-        )
+        #: the time at each arrival, less what was long without any; too few requests have none
+        self._busy = _busy_time(at) if len(at) >= _PARTS else np.zeros(len(at))
+        self._has_times = bool(len(at) and self._busy[-1] > 0)
         self._part = self._part_of(at)
         self._surges: list[Surge] = []
-        if self._edges is not None:
-            self._surges = surges(self._loaded, self._part - 1, _PARTS, rules.chance)
+        if self._has_times:
+            fine = self._cut(at, _PARTS * FINE)
+            self._surges = surges(self._loaded, fine, _PARTS, rules.chance)
         # role → worker → its share of the requests
         self._shares = [
             {name: n / len(names) for name, n in sorted(Counter(names.tolist()).items())}
@@ -151,8 +155,28 @@ class Places:
             n, k = int(weights.sum()), int(weights[inside].sum())
             chance = place_chance(n, k, share, self.rules.denser, place_max=_SURGE_MAX)
             if chance < THERE:
-                out |= self._inside(surge, losses.at, losses.worker)
+                whole = self._widened(surge, told, weights, server)
+                out |= self._inside(whole, losses.at, losses.worker)
         return out
+
+    def _widened(self, surge: Surge, told: Losses, weights: Floats, server: Texts) -> Surge:
+        """With the parts beside it in which losses are nearly as dense: what a surge began may end
+        later."""
+        here = np.ones(len(server), dtype=bool) if surge.worker is None else server == surge.worker
+        mine = (
+            np.ones(len(told.at), dtype=bool)
+            if surge.worker is None
+            else (told.worker == surge.worker)
+        )
+        of = np.bincount(self._part[here], minlength=_PARTS + 1)[1:]
+        lost = np.bincount(self._part_of(told.at[mine]), weights[mine], minlength=_PARTS + 1)[1:]
+        first, end = surge.first, surge.end
+        dense = _AS_DENSE * lost[first:end].sum() / max(int(of[first:end].sum()), 1)
+        while first > 0 and lost[first - 1] >= dense * of[first - 1] > 0:
+            first -= 1
+        while end < _PARTS and lost[end] >= dense * of[end] > 0:
+            end += 1
+        return Surge(first, end, surge.worker)
 
     def _inside(self, surge: Surge, at: Ints, worker: Texts) -> Bools:
         part = self._part_of(at) - 1
@@ -161,16 +185,21 @@ class Places:
 
     def _part_of(self, at: Ints) -> Ints:
         """The part of the time (from 1), 0 without a clock."""
-        if self._edges is None:
+        if not self._has_times:
             return np.zeros(len(at), dtype=np.int64)
-        part = np.clip(np.searchsorted(self._edges, at, side="right"), 1, _PARTS)
-        return np.where(at >= 0, part, 0).astype(np.int64)
+        return np.where(at >= 0, self._cut(at, _PARTS) + 1, 0)
+
+    def _cut(self, at: Ints, parts: int) -> Ints:
+        """In which of so many equal parts of the time (from 0)."""
+        busy = np.interp(at, self._loaded.at, self._busy)
+        part = np.minimum(busy / self._busy[-1] * parts, parts - 1)
+        return np.asarray(part.astype(np.int64))
 
     def _times(self, losses: Losses, weights: Floats) -> Cells:
         """Stretches of time; each is due what its requests lose under like pressure anywhen."""
         world = np.concatenate([[-1], np.zeros(_PARTS, dtype=np.int64)])
         cell = self._part_of(losses.at)
-        if self._edges is None:
+        if not self._has_times:
             return Cells(cell, np.zeros(_PARTS + 1), world, [], 0)
         due = np.zeros(_PARTS + 1)
         for phase in set(losses.phase.tolist()):
@@ -203,3 +232,19 @@ class Places:
             world += [role] * len(shares)
         places = [(i, i + 1) for i in range(1, len(share))]
         return Cells(cell, np.asarray(share), np.asarray(world), places, len(places))
+
+
+def _busy_time(at: Ints) -> Floats:
+    """[ns] the time at each arrival (in order), no pause without any longer than one part of it.
+
+    A test yesterday, or one request that came hours late, must not take the parts of the time.
+    """
+    gaps = np.diff(at).astype(np.float64)
+    longest = np.inf
+    for _ in range(_ROUNDS):
+        gaps = np.minimum(gaps, longest)
+        part = float(gaps.sum()) / _PARTS
+        if part >= longest * (1 - 1e-6):
+            break
+        longest = part
+    return np.concatenate([[0.0], np.cumsum(gaps)])

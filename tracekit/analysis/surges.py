@@ -17,6 +17,13 @@ from tracekit.analysis.offered import Texts, Traffic
 
 #: More than usual: this many times as dense as in the rest of the time.
 _DENSER: Final = 1.3
+#: Parts of a part, for how arrivals cluster; how many of them are looked at together, and below
+#: which dispersion of their counts they do not.
+FINE: Final = 10
+_WIDTHS: Final = (1, 2, 5)
+_CLUSTERED: Final = 2.0
+#: The median of a squared normal deviate.
+_MEDIAN_CHI2: Final = 0.455
 #: Chernoff's bound of a sum of unequal parts: groups of like size, and the slopes that are tried,
 #: in units of what the largest hundredth costs.
 _GROUPS: Final = 64
@@ -34,21 +41,23 @@ class Surge:
     worker: str | None = None
 
 
-def surges(traffic: Traffic, part: Ints, parts: int, chance: float) -> list[Surge]:
+def surges(traffic: Traffic, fine: Ints, parts: int, chance: float) -> list[Surge]:
     """Stretches in which load gathers, where chance would find any so seldom, for each family.
 
-    ``part`` (from 0) of each request of ``traffic``. The families: load of all workers, and the
-    share that single ones get.
+    ``fine`` (from 0): in which `FINE`-th of a part each request of ``traffic`` came. The families:
+    load of all workers, and the share that single ones get.
     """
-    if not len(part):
+    if not len(fine):
         return []
+    part = fine // FINE
+    clustered = _clustered(np.bincount(fine, minlength=parts * FINE))
     even = np.full(parts, 1.0 / parts)
     usual = np.bincount(part, minlength=parts) / len(part)
     fleet = [_count(part, even)]
     fleet += [_work(part, v, even) for v in (traffic.prefill_ms, traffic.decode_ms) if v.any()]
     if traffic.missed.any():
         fleet.append(_count(part[traffic.missed], usual))
-    found = [Surge(i, j) for p, i, j in fleet if p * parts * len(fleet) < chance]
+    found = [Surge(i, j) for p, i, j in fleet if _less(p, clustered) * parts * len(fleet) < chance]
     roles = [traffic.prefill_worker]
     if (traffic.worker != traffic.prefill_worker).any():
         roles.append(traffic.worker)
@@ -56,9 +65,28 @@ def surges(traffic: Traffic, part: Ints, parts: int, chance: float) -> list[Surg
         (name, _count(part[names == name], usual)) for names in roles for name in _several(names)
     ]
     for name, (p, i, j) in single:
-        if p * parts * len(single) < chance:
+        if _less(p, clustered) * parts * len(single) < chance:
             found.append(Surge(i, j, name))
     return found
+
+
+def _clustered(counts: Ints) -> float:
+    """How much more the counts of neighbours differ than those of independent arrivals; 1 if not.
+
+    Sessions and retries know of each other: so many of them count as one. By the median, so that
+    the edges of a surge do not look like it.
+    """
+    most = 1.0
+    for width in _WIDTHS:
+        together = counts.reshape(-1, width).sum(axis=1)
+        apart = float(np.median(np.diff(together) ** 2)) / _MEDIAN_CHI2
+        most = max(most, apart / max(2.0 * float(together.mean()), 1e-9))
+    return most if most >= _CLUSTERED else 1.0
+
+
+def _less(chance: float, clustered: float) -> float:
+    """A chance where so many are one: its exponent is so much smaller."""
+    return float(chance ** (1.0 / clustered))
 
 
 def _several(names: Texts) -> list[str]:

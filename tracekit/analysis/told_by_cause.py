@@ -17,6 +17,11 @@ from tracekit.analysis.rules import Rules
 
 #: A heap of prompts is no fewer.
 _HEAP_ROWS: Final = 5
+#: Causes that ordinary contention has, too, or that are not a request's own.
+_ORDINARY: Final = (
+    "'prefill_interference', 'capacity', 'arrival_burst', 'router_imbalance', 'preemption', "
+    "'unknown'"
+)
 
 
 def prompt_kinds(con: duckdb.DuckDBPyConnection, rules: Rules) -> pa.Table:
@@ -58,22 +63,38 @@ def add_long_culprits(con: duckdb.DuckDBPyConnection, rules: Rules) -> None:
 def add_told(con: duckdb.DuckDBPyConnection, rules: Rules) -> None:
     """Add to ``outstanding``, reason ``cause``, losses whose cause is no ordinary one.
 
-    Every cause but that others were served at the same time has evidence that healthy traffic does
-    not show: a full memory, a slow worker, a spike. One or two of a kind may be chance. Preemption
-    is counted by engine, not by request: a stream that did not freeze may not have been it.
+    A full memory, a slow worker, a wait for a transfer have evidence that healthy traffic does not
+    show; load has not, since there is always a moment with more of it (`surges` asks whether that
+    is chance). One or two with a cause, or few of those looked into, may be chance. Preemption is
+    counted by engine, not by request: a stream that did not freeze may not have been it.
+
+    Of very many losses only some are looked into: where most of these are told, so are the others
+    of that phase.
     """
     con.execute(
         f"""
         insert into outstanding
-        with told as (
-            select request_key, phase, count(*) over (partition by phase, cause) as n
-            from causes
-            where cause not in ('prefill_interference', 'preemption', 'unknown')
+        with looked as (
+            select c.request_key, c.phase,
+                case when c.cause not in ({_ORDINARY}) then 1 else 0 end as has_own,
+                count(*) over (partition by c.phase, c.cause) as n,
+                count(*) over (partition by c.phase) as of_n
+            from causes as c
+        ),
+        judged as (
+            select *, case when has_own = 1 and n >= {rules.min_told_rows}
+                and n >= {rules.stray_share} * of_n then 1 else 0 end as is_told
+            from looked
+        ),
+        quiet as (
+            select w.slow_id, w.request_key, w.phase, j.is_told,
+                avg(j.is_told) over (partition by w.phase) as told_share
+            from winners as w
+            left join judged as j on w.request_key = j.request_key and w.phase = j.phase
+            where w.candidate = 'attributed'
+                and w.slow_id not in (select slow_id from outstanding)
         )
-        select w.slow_id, 'cause'
-        from winners as w
-        join told as t on w.request_key = t.request_key and w.phase = t.phase
-        where w.candidate = 'attributed' and t.n >= {rules.min_told_rows}
-            and w.slow_id not in (select slow_id from outstanding)
+        select slow_id, 'cause' from quiet
+        where is_told = 1 or (is_told is null and told_share > 0.5)
         """
     )
