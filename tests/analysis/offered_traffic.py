@@ -26,6 +26,7 @@ def draw(seed: int, *, n: int = 1_500, workers: int = 1, uneven: float = 0.5) ->
         decode_ms=rng.lognormal(np.log(2_500), 0.5, n),
         context=rng.lognormal(np.log(1_000), 0.7, n),
         missed=np.zeros(n, dtype=bool),
+        hit_known=np.ones(n, dtype=bool),
         lost={p: np.zeros(n) for p in PHASES},
         took_ms={p: np.full(n, 1_000.0) for p in PHASES},
         part=1.0,
@@ -41,7 +42,15 @@ def extra(
     at = since.astype(np.int64) + _START_NS
     columns = {
         name: np.concatenate([getattr(traffic, name), getattr(more, name)])
-        for name in ("key", "worker", "prefill_worker", "decode_ms", "context", "missed")
+        for name in (
+            "key",
+            "worker",
+            "prefill_worker",
+            "decode_ms",
+            "context",
+            "missed",
+            "hit_known",
+        )
     }
     both = Traffic(
         **columns,

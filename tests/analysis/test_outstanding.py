@@ -56,6 +56,15 @@ def test_waves_of_load_are_no_fault() -> None:
     assert blind >= 10
 
 
+def test_an_unknown_worker_is_no_peer() -> None:
+    """Half of the requests are known by their client alone: one worker has nobody beside it."""
+    traffic = draw(1)
+    traffic.worker[::2] = traffic.prefill_worker[::2] = ""
+    places = Places(traffic, Rules())
+    losses = _slowest(places, traffic, 40)
+    assert places.cells("worker", losses, np.ones(40)).places == []
+
+
 def test_a_pause_takes_no_part_of_the_time() -> None:
     """Three warm-up requests hours before: the twentieths are those of the time with requests."""
     traffic = draw(1)

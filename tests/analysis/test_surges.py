@@ -93,3 +93,17 @@ def test_the_bound_holds_for_unequal_prompts() -> None:
 def test_nothing_gathers_in_nothing() -> None:
     none = draw(0, n=0)
     assert surges(none, np.zeros(0, dtype=np.int64), _PARTS, _CHANCE) == []
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_is_not_known_of_some_is_no_load_of_the_others(seed: int) -> None:
+    """Sizes, cache hits and workers of the second half of the time were not recorded."""
+    traffic = draw(seed, workers=3)
+    traffic.missed[np.random.default_rng(seed).random(1_500) < 0.2] = True
+    assert not _surges(traffic)
+    dark = np.arange(1_500) >= 750
+    for column in (traffic.prefill_ms, traffic.decode_ms):
+        column[dark] = 0.0
+    traffic.missed[dark] = traffic.hit_known[dark] = False
+    traffic.worker[dark] = traffic.prefill_worker[dark] = ""
+    assert not _surges(traffic)

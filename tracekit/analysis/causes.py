@@ -30,7 +30,8 @@ SUSPECT_PHASES: Final = (
 #: Phases in which a request waits for its worker.
 WAITING_PHASES: Final = ("frontend", "queue", "kv_transfer")
 
-#: At most this many (request, phase) pairs are looked into for the cause, and so many controls.
+#: At most this many (request, phase) pairs that stand out are looked into for the cause, and so
+#: many controls.
 SUSPECTS_MAX: Final = 2_000
 CONTROLS_MAX: Final = 4_000
 #: Of those that do not stand out (but may by their cause) as many as are left, or one in so many.
@@ -56,9 +57,10 @@ def suspect_requests(
     ``excess_ms`` and ``expected_ms`` [ms]. ``is_control`` is 0 for what is to be explained, 1 for
     controls, 2 for how those that waited were served then (``excess_ms`` is NULL for both).
 
-    Beyond ``at_most`` the suspects are drawn by hash of the key, alike from every phase; `verdicts`
-    says ``unsearched`` of the rest and `findings` counts the drawn ones for them. ``also`` is a key
-    to draw in any case.
+    Beyond ``at_most`` the suspects that stand out are drawn by hash of the key, alike from every
+    phase; `verdicts` says ``unsearched`` of the rest and `findings` counts the drawn ones for them.
+    Those that do not stand out fill what is left, or are an eighth of ``at_most`` beside it.
+    ``also`` is a key to draw in any case.
     """
     phases = ", ".join(f"'{p}'" for p in SUSPECT_PHASES)
     suspects = con.sql(

@@ -52,7 +52,7 @@ class Traffic:
     ``at`` [unix ns] of arrival; ``prefill_ms``, ``decode_ms`` [ms] what service should take;
     ``context`` [tokens] that a stream holds half-way; ``lost`` per phase: how far beyond its
     expectation, as `unit_of` (NaN where it did not end well); ``took_ms`` per phase; ``missed``
-    where a prompt found less in the cache than was due.
+    where a prompt found less in the cache than was due, of those with ``hit_known``.
     """
 
     key: Texts
@@ -63,6 +63,7 @@ class Traffic:
     decode_ms: Floats
     context: Floats
     missed: npt.NDArray[np.bool_]
+    hit_known: npt.NDArray[np.bool_]
     lost: dict[str, Floats]
     took_ms: dict[str, Floats]
     part: float
@@ -90,6 +91,7 @@ class Traffic:
             decode_ms=self.decode_ms[rows],
             context=self.context[rows],
             missed=self.missed[rows],
+            hit_known=self.hit_known[rows],
             lost={p: v[rows] for p, v in self.lost.items()},
             took_ms={p: v[rows] for p, v in self.took_ms.items()},
             part=self.part,
@@ -131,6 +133,7 @@ def _query(costs: str, facts: str) -> str:
             -- more than what differs from prompt to prompt
             case when f.uncached_tokens > 1.1 * f.due_uncached_tokens + 64.0 then 1 else 0 end
                 as missed,
+            c.cached_known as hit_known,
             {lost}
         from {costs} as c
         join {facts} as f on c.request_key = f.request_key
@@ -148,7 +151,8 @@ def _traffic(rows: Columns, part: float) -> Traffic:
         prefill_ms=number["cost_ms"],
         decode_ms=number["decoding_ms"],
         context=number["context"],
-        missed=number["missed"] == 1,
+        missed=(number["missed"] == 1) & (number["hit_known"] == 1),
+        hit_known=number["hit_known"] == 1,
         lost={p: number[p] for p in PHASES},
         took_ms={p: number[f"{p}_ms"] for p in PHASES},
         part=part,

@@ -85,10 +85,9 @@ class Places:
         if self._has_times:
             fine = self._cut(at, _PARTS * FINE)
             self._surges = surges(self._loaded, fine, _PARTS, rules.chance)
-        # role → worker → its share of the requests
+        # role → worker → its share of the requests whose worker is known
         self._shares = [
-            {name: n / len(names) for name, n in sorted(Counter(names.tolist()).items())}
-            for names in (traffic.worker, traffic.prefill_worker)
+            _shares(names[names != ""]) for names in (traffic.worker, traffic.prefill_worker)
         ]
 
     @classmethod
@@ -232,6 +231,10 @@ class Places:
             world += [role] * len(shares)
         places = [(i, i + 1) for i in range(1, len(share))]
         return Cells(cell, np.asarray(share), np.asarray(world), places, len(places))
+
+
+def _shares(names: Texts) -> dict[str, float]:
+    return {name: n / len(names) for name, n in sorted(Counter(names.tolist()).items())}
 
 
 def _busy_time(at: Ints) -> Floats:

@@ -51,18 +51,32 @@ def surges(traffic: Traffic, fine: Ints, parts: int, chance: float) -> list[Surg
         return []
     part = fine // FINE
     clustered = _clustered(np.bincount(fine, minlength=parts * FINE))
+
+    here = np.bincount(part, minlength=parts)
     even = np.full(parts, 1.0 / parts)
-    usual = np.bincount(part, minlength=parts) / len(part)
+
+    # of those of which it is known: where fewer are, that is no less load
+    def due(known: Bools) -> Floats:
+        return np.asarray(np.bincount(part[known], minlength=parts) / known.sum())
+
+    def due_in_time(known: Bools) -> Floats:
+        of = np.bincount(part[known], minlength=parts)
+        time = np.where(here > 0, of / np.maximum(here, 1), 1.0)
+        return np.asarray(time / time.sum())
+
     fleet = [_count(part, even)]
-    fleet += [_work(part, v, even) for v in (traffic.prefill_ms, traffic.decode_ms) if v.any()]
+    works = (v for v in (traffic.prefill_ms, traffic.decode_ms) if v.any())
+    fleet += [_work(part, v, due_in_time(v > 0)) for v in works]
     if traffic.missed.any():
-        fleet.append(_count(part[traffic.missed], usual))
+        fleet.append(_count(part[traffic.missed], due(traffic.hit_known)))
     found = [Surge(i, j) for p, i, j in fleet if _less(p, clustered) * parts * len(fleet) < chance]
     roles = [traffic.prefill_worker]
     if (traffic.worker != traffic.prefill_worker).any():
         roles.append(traffic.worker)
     single = [
-        (name, _count(part[names == name], usual)) for names in roles for name in _several(names)
+        (name, _count(part[names == name], due(names != "")))
+        for names in roles
+        for name in _several(names)
     ]
     for name, (p, i, j) in single:
         if _less(p, clustered) * parts * len(single) < chance:
@@ -90,7 +104,7 @@ def _less(chance: float, clustered: float) -> float:
 
 
 def _several(names: Texts) -> list[str]:
-    known = sorted(set(names.tolist()))
+    known = sorted(set(names.tolist()) - {""})
     return known if len(known) > 1 else []
 
 
