@@ -18,6 +18,12 @@ with p as (
         request_key, revision, wall_start, wall_end, c_n, c_intended, c_send, c_first, c_first_src,
         c_last, c_last_src, c_waiting, c_aborted, e_incomplete, g_n, g_recv, g_end, p_n, p_end, e_n,
         s_n, in_first, en_first, in_last, is_pd, d_again, wire_start, wire_end, wire_src, e_worker,
+        p_recv, p_queued, p_scheduled, p_first, p_first_src, p_queued_src, p_worker, kv_moved,
+        wire_told, step_wait,
+        e_recv, e_queued, e_scheduled, e_queued_src,
+        g_first, g_first_src, g_last, g_last_src,
+        -- what the servers show of the first token, where no engine stamped it
+        case when e_first is null then g_first end as o_first,
         coalesce(g_recv, in_first) as inner_at,
         coalesce(e_recv, e_queued, e_scheduled, e_prefill_end, e_kv_start, e_first) as e_at,
         coalesce(g_recv, p_recv, e_recv) as recv
@@ -39,6 +45,12 @@ e as (
         coalesce(l.kv_end_src, '') as kv_src,
         coalesce(l.last_token_src, '') as last_src,
         case when l.role = 'decode_engine' then 1 else 0 end as is_decode,
+        -- after the KV cache has come a decode server's queue is a queue
+        case when l.role = 'decode_engine' and coalesce(p.d_again, 0) = 0
+            and (p.kv_moved is null or l.queued_unix_ns < p.kv_moved) then 1 else 0 end as is_kv_wait,
+        case when l.kv_start_src like 'measured%' and l.kv_end_src like 'measured%'
+            then 1 else 0 end as is_wire,
+        p.p_first, p.wire_told, p.e_at,
         case when l.role = 'decode_engine' then p.d_again end as d_again
     from legs as l
     join p on l.request_key = p.request_key and l.revision = p.revision
@@ -102,11 +114,11 @@ c as (
     union all
     -- a decode server's queue time is its wait for the KV cache, unless none came over
     select request_key, revision,
-        case when is_decode = 1 and coalesce(d_again, 0) = 0 then 6 else 3 end,
-        case when is_decode = 1 and coalesce(d_again, 0) = 0 then 'kv_transfer' else 'queue' end,
-        case when is_decode = 1 and coalesce(d_again, 0) = 0 then 'kv_transfer.wait' else '' end,
+        case when is_kv_wait = 1 then 6 else 3 end,
+        case when is_kv_wait = 1 then 'kv_transfer' else 'queue' end,
+        case when is_kv_wait = 1 then 'kv_transfer.wait' else '' end,
         queued, scheduled,
-        case when is_decode = 1 and coalesce(d_again, 0) = 0
+        case when is_kv_wait = 1
             then 'inferred queue time of the decode server' else queued_src end, role, worker
     from e
     union all
@@ -122,9 +134,24 @@ c as (
     from e
     union all
     select request_key, revision, 5, 'kv_transfer',
-        case when is_decode = 1 then 'kv_transfer.wire' else '' end,
+        case when role = 'engine' then '' else 'kv_transfer.wire' end,
         kv_start, kv_end, kv_src, role, worker
-    from e
+    from e where role <> 'prefill_engine' or is_wire = 1
+    union all
+    -- a prefill server that polls sees the end of a transfer late
+    select request_key, revision, 6, 'kv_transfer',
+        case when wire_told = 1 then 'kv_transfer.wait' else '' end,
+        kv_start, kv_end, kv_src, role, worker
+    from e where role = 'prefill_engine' and is_wire = 0
+    union all
+    -- a decode server that tells only when the KV cache had come: what follows the remote prefill is
+    -- transfer, and where that prefill is not known nothing tells them apart
+    select request_key, revision,
+        case when p_first is null then 4 else 6 end,
+        case when p_first is null then 'queue_or_prefill' else 'kv_transfer' end,
+        case when p_first is not null and wire_told = 1 then 'kv_transfer.wait' else '' end,
+        coalesce(p_first, e_at), kv_end, kv_src, role, worker
+    from e where role = 'decode_engine' and kv_start is null
     union all
     -- handed over, and given up before any token came
     select request_key, revision, 6, 'kv_transfer', 'kv_transfer.wait', p_end, wall_end,
@@ -147,6 +174,53 @@ c as (
         case when role = 'prefill_engine' then pre_end else last end, stop,
         'measured span end', role, worker
     from e
+    union all
+    -- what several spans of one server tell together
+    select request_key, revision, 7, 'frontend', '', p_recv, p_queued,
+        'inferred arrival until queued', 'prefill_engine', coalesce(p_worker, '')
+    from p where p_n > 1
+    union all
+    select request_key, revision, 3, 'queue', '', p_queued, p_scheduled,
+        coalesce(p_queued_src, ''), 'prefill_engine', coalesce(p_worker, '')
+    from p where p_n > 1
+    union all
+    select request_key, revision, 7, 'frontend', '', e_recv, e_queued,
+        'inferred arrival until queued', case when is_pd = 1 then 'decode_engine' else 'engine' end,
+        coalesce(e_worker, '')
+    from p where e_n > 1 and step_wait = 0
+    union all
+    select request_key, revision, 3, 'queue', '', e_queued, e_scheduled,
+        coalesce(e_queued_src, ''), 'engine', coalesce(e_worker, '')
+    from p where e_n > 1 and is_pd = 0
+    union all
+    -- a gateway's own queue
+    select l.request_key, l.revision, 3, 'queue', '', l.queued_unix_ns, l.scheduled_unix_ns,
+        coalesce(l.queued_src, ''), l.role, coalesce(l.worker, '')
+    from legs as l
+    join p on l.request_key = p.request_key and l.revision = p.revision
+    where l.role in ('gateway', 'router')
+    union all
+    -- what a gateway saw of tokens, where no engine's own word covers the time; while nobody knows
+    -- when a prefill server was done, the transfer cannot be told from what came before it
+    select request_key, revision, 4, 'queue_or_prefill', '',
+        coalesce(p_recv, e_recv, g_recv),
+        coalesce(p_first, o_first), coalesce(p_first_src, g_first_src, ''),
+        case when p_n > 0 then 'prefill_engine' when e_n > 0 then 'engine' else 'gateway' end,
+        case when p_n > 0 then coalesce(p_worker, '') when e_n > 0 then coalesce(e_worker, '')
+            else '' end
+    from p where o_first is not null and p_scheduled is null and e_scheduled is null
+        and (c_first is null or c_first >= o_first)
+    union all
+    -- from the end of the prefill to the first token: an upper bound of the transfer
+    select request_key, revision, 6, 'kv_transfer', '', p_first, o_first,
+        'inferred first token after the prefill server was done', 'decode_engine',
+        coalesce(e_worker, '')
+    from p where is_pd = 1 and o_first is not null
+    union all
+    select request_key, revision, 1, 'decode', '', o_first, coalesce(g_last, in_last),
+        coalesce(g_last_src, ''), case when e_n > 0 and is_pd = 1 then 'decode_engine'
+            when e_n > 0 then 'engine' else 'gateway' end, coalesce(e_worker, '')
+    from p where o_first is not null
     union all
     -- what a sub-phase tells is its phase's time; which sub-phase it was, the split says
     select request_key, revision, prio, phase, '', start_unix_ns, end_unix_ns,

@@ -34,6 +34,11 @@
 -- g_n: gateway and router legs
 -- g_recv: [unix ns] arrival at the outermost gateway
 -- g_end: [unix ns] end at the outermost gateway
+-- g_first: [unix ns] first token that a gateway passed on
+-- g_first_src: provenance and field of g_first
+-- g_last: [unix ns] last token that it passed on
+-- g_last_src: provenance and field of g_last
+-- g_queued: [unix ns] queued in a gateway or router
 -- p_n: prefill-server legs
 -- p_recv: [unix ns] arrival at the prefill server
 -- p_queued: [unix ns] queued there
@@ -50,6 +55,8 @@
 -- e_prefill_end: [unix ns] prefill done, where it is not the first token
 -- e_kv_start: [unix ns] KV transfer began
 -- e_kv_end: [unix ns] KV transfer ended
+-- kv_moved: [unix ns] last time that a leg saw the KV cache's arrival end, NULL if none did
+-- wire_told: 1 if the prefill server measured when bytes moved
 -- wire_start: [unix ns] KV bytes began to move while the decode server's queue time ran
 -- wire_end: [unix ns] they had moved
 -- wire_src: provenance and field of wire_end
@@ -84,7 +91,7 @@ with known as (
         ttft_kind, input_tokens, cached_tokens, output_tokens, kv_bytes,
         intended_start_unix_ns, send_unix_ns, recv_unix_ns, queued_unix_ns, queued_src,
         scheduled_unix_ns, prefill_end_unix_ns, prefill_end_src, kv_start_unix_ns, kv_end_unix_ns,
-        kv_end_src, first_token_unix_ns, first_token_src, first_answer_unix_ns, last_token_unix_ns,
+        kv_start_src, kv_end_src, first_token_unix_ns, first_token_src, first_answer_unix_ns, last_token_unix_ns,
         last_token_src, leg_end_unix_ns,
         -- a stretch inside a phase bounds no phase
         case when sub_phase is not null and kv_start_unix_ns is null and role <> 'provider'
@@ -124,6 +131,17 @@ w as (
         sum(case when role in ('gateway', 'router') then 1 else 0 end) as g_n,
         min(case when role in ('gateway', 'router') then recv_unix_ns end) as g_recv,
         max(case when role in ('gateway', 'router') then leg_end_unix_ns end) as g_end,
+        min(case when role in ('gateway', 'router') then first_token_unix_ns end) as g_first,
+        max(case when role in ('gateway', 'router') then first_token_src end) as g_first_src,
+        max(case when role in ('gateway', 'router') then last_token_unix_ns end) as g_last,
+        max(case when role in ('gateway', 'router') then last_token_src end) as g_last_src,
+        min(case when role in ('gateway', 'router') then queued_unix_ns end) as g_queued,
+        max(case when role = 'decode_engine' then kv_end_unix_ns end) as kv_moved,
+        max(case when role = 'prefill_engine' and kv_start_unix_ns is not null then 1 else 0 end)
+            as p_moves,
+        max(case when role = 'prefill_engine'
+            and kv_start_src like 'measured%' and kv_end_src like 'measured%'
+            and kv_start_unix_ns < kv_end_unix_ns then 1 else 0 end) as wire_told,
         sum(case when role = 'prefill_engine' then 1 else 0 end) as p_n,
         min(case when role = 'prefill_engine' then recv_unix_ns end) as p_recv,
         min(case when role = 'prefill_engine' then queued_unix_ns end) as p_queued,
@@ -261,7 +279,8 @@ x as (
         coalesce(c_last_measured_src, c_last_any_src) as c_last_src,
         c_end,
         case when c_gave_up = 1 and c_first_any is null then 1 else 0 end as c_waiting, c_aborted,
-        g_n, g_recv, g_end,
+        g_n, g_recv, g_end, g_first, g_first_src, g_last, g_last_src, g_queued,
+        kv_moved, p_moves, wire_told,
         p_n, p_recv, p_queued, p_scheduled, p_first, p_end, p_queued_src, p_first_src, p_worker,
         e_n, s_n, e_recv, e_queued, e_scheduled, e_prefill_end,
         case when v.is_own = 1 then null else e_kv_start end as e_kv_start,
@@ -292,14 +311,14 @@ x as (
             else coalesce(in_first, s_first)
         end as wall_start,
         case
-            when c_n > 0 then coalesce(c_last_measured, c_last_any, c_end, e_last, in_end, g_end,
-                coalesce(c_first_measured, c_first_any))
-            when e_n > 0 then coalesce(e_last, in_end, in_last)
-            when p_n > 0 then coalesce(g_end, in_end, in_last)
-            when g_n > 0 then g_end
+            when c_n > 0 then coalesce(c_last_measured, c_last_any, c_end, g_last, e_last, in_end,
+                g_end, coalesce(c_first_measured, c_first_any))
+            when e_n > 0 then coalesce(g_last, e_last, in_end, in_last)
+            when p_n > 0 then coalesce(g_last, g_end, in_end, in_last)
+            when g_n > 0 then coalesce(g_last, g_end)
             else s_last
         end as wall_end,
-        case when coalesce(c_last_any, c_end, e_last, in_end, g_end, in_last,
+        case when coalesce(c_last_any, c_end, g_last, e_last, in_end, g_end, in_last,
             case when c_n = 0 then s_last end) is not null
             then 1 else 0 end as end_known
     from w
@@ -314,7 +333,8 @@ o as (
         request_key, revision, has_clock, is_pd, kv_bytes, wire_known, d_found,
         d_prefill_ns, p_prefill_ns, d_step_ns, d_wait_ns, c_n, c_intended, c_send, c_first,
         c_first_src, c_kind, c_answer, c_last, c_last_src, c_end, c_waiting, c_aborted, g_n,
-        g_recv, g_end, p_n, p_recv, p_queued, p_scheduled, p_first, p_end, p_queued_src,
+        g_recv, g_end, g_first, g_first_src, g_last, g_last_src, g_queued, kv_moved, p_moves, wire_told,
+        p_n, p_recv, p_queued, p_scheduled, p_first, p_end, p_queued_src,
         p_first_src, p_worker, e_n, s_n, e_recv, e_queued, e_scheduled, e_prefill_end,
         e_kv_start, e_kv_end, wire_start, wire_end, wire_src, e_prefilled, e_first, e_last,
         e_end, e_queued_src, e_prefill_src, e_kv_src, e_last_src, e_worker, step_wait,
@@ -348,7 +368,8 @@ select
     end as d_again,
     o.c_n, o.c_intended, o.c_send, o.c_first, o.c_first_src, o.c_kind, o.c_answer, o.c_last,
     o.c_last_src, o.c_end, o.c_waiting, o.c_aborted,
-    o.g_n, o.g_recv, o.g_end,
+    o.g_n, o.g_recv, o.g_end, o.g_first, o.g_first_src, o.g_last, o.g_last_src, o.g_queued,
+    o.kv_moved, o.wire_told,
     o.p_n, o.p_recv, o.p_queued, o.p_scheduled, o.p_first, o.p_end, o.p_queued_src,
     o.p_first_src, o.p_worker,
     o.e_n, o.s_n, o.e_recv, o.e_queued, o.e_scheduled, o.e_prefill_end, o.e_kv_start, o.e_kv_end,
@@ -367,8 +388,9 @@ select
             then 'client'
         when o.e_n > 0 and (o.c_n = 0 or o.c_send is not null)
             and o.s_n = 0 and o.e_bad = 0 and o.e_spread = 0 and o.e_incomplete = 0
+            and o.g_queued is null and o.p_moves = 0
             and o.e_first is not null and o.e_last is not null
-            and (o.e_kv_start is null
+            and ((o.e_kv_start is null and (o.e_kv_end is null or o.wire_known = 1))
                 or (o.e_kv_end is not null and o.e_prefill_end is not null))
             and (o.p_n = 0 or (
                 o.p_recv is not null and o.p_queued is not null and o.p_scheduled is not null

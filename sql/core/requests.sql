@@ -121,7 +121,7 @@ t as (
         p.wall_start, p.wall_end, p.end_known,
         p.c_n, p.c_send, p.c_intended, p.c_first, p.c_last, p.c_kind, p.c_answer, p.c_last_src,
         p.e_n, p.e_first, p.e_last, p.p_first, p.e_worker, p.p_worker, p.in_first, p.in_last, p.c_end,
-        p.g_n, p.g_recv, p.g_end, p.p_n, p.en_first, p.widest_ns,
+        p.g_n, p.g_recv, p.g_end, p.g_first, p.g_last, p.p_n, p.en_first, p.widest_ns,
         coalesce(p.e_scheduled, p.e_first) as e_ready,
         -- which phases some leg could tell: the others are unknown, not zero
         case when p.c_intended is not null then 1 else 0 end as knows_client_wait,
@@ -135,28 +135,31 @@ t as (
             as knows_queue,
         case when (p.is_pd = 0 and p.e_prefilled = 1)
             or p.p_scheduled is not null then 1 else 0 end as knows_prefill,
-        case when p.is_pd = 1 or p.e_kv_start is not null then 1 else 0 end as knows_kv,
+        case when (p.is_pd = 1 and (p.p_first is not null or p.e_first is not null))
+            or p.e_kv_start is not null then 1 else 0 end as knows_kv,
         case when (p.e_first is not null and p.e_last is not null)
-            or (p.e_n = 0 and p.c_first is not null and p.end_known = 1) then 1 else 0 end
+            or (p.e_n = 0 and p.c_first is not null and p.end_known = 1)
+            or (p.g_first is not null and p.g_last is not null) then 1 else 0 end
             as knows_decode,
         -- a client's early role chunk is not a token: the engine's first token is later; a prefill
         -- server's token is none that anybody is sent: the decode server makes it again
         case
-            when p.c_first is null then p.e_first
+            when p.c_first is null then coalesce(p.g_first, p.e_first)
             when p.c_kind = 'first_chunk' and p.e_first > p.c_first then p.e_first
             else p.c_first
         end as first_ns,
         case
-            when p.c_first is null and p.e_first is not null then 'server'
+            when p.c_first is null and coalesce(p.g_first, p.e_first) is not null then 'server'
             when p.c_kind = 'first_chunk' and p.e_first > p.c_first then 'server'
             else p.c_kind
         end as kind,
-        case when p.c_n > 0 then p.c_last else p.e_last end as last_ns,
+        case when p.c_n > 0 then p.c_last else coalesce(p.g_last, p.e_last) end as last_ns,
         -- both ends of TPOT from one leg: the client's own stamps, else the engine's
         case when p.c_last_src like 'measured%' and p.c_first is not null
             and not (p.c_kind = 'first_chunk' and p.e_first > p.c_first)
             then p.c_last - p.c_first
             when p.e_first is not null and p.e_last is not null then p.e_last - p.e_first
+            when p.g_first is not null and p.g_last is not null then p.g_last - p.g_first
             when p.c_first is not null and p.c_last is not null then p.c_last - p.c_first
         end as stream_ns
     from request_points as p

@@ -10,6 +10,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Final
 
+from tracekit.analysis._match_parts import (
+    attach_parts,
+    innermost_engines,
+    join_choices,
+    join_told_pairs,
+)
 from tracekit.analysis._match_unit import (
     CALL_ROLES,
     SAME_ARRIVAL_NS,
@@ -83,6 +89,7 @@ def pair_prefill_decode(
                 if apart is not None and apart(p, d):
                     continue
                 late.prefill = p
+                late.tell_with(early)
                 gone.add(id(early))
                 break
         left = [u for u in same if id(u) not in gone and u.prefill is None]
@@ -109,6 +116,7 @@ def _pair_by_shape(*units: Unit, apart: Callable[[LegFacts, LegFacts], bool] | N
     ):
         return []
     d_unit.prefill = p
+    d_unit.tell_with(p_unit)
     return [p_unit]
 
 
@@ -117,11 +125,14 @@ class Trace:
 
     def __init__(self, legs: Sequence[LegFacts], parents: Mapping[str, str | None]) -> None:
         legs = sorted(legs, key=lambda leg: leg.leg_id)  # the result must not depend on their order
-        self.calls = [leg for leg in legs if leg.role in CALL_ROLES and leg.span_id]
-        self.engines = [
-            leg for leg in legs if leg.role not in CALL_ROLES and leg.source != "tracekit"
-        ]
-        self.phases = [leg for leg in legs if leg.source == "tracekit"]
+        whole = [leg for leg in legs if not leg.is_part]
+        self.parts = [leg for leg in legs if leg.is_part]
+        self.phases = [leg for leg in whole if leg.source == "tracekit"]
+        self.engines, outer = innermost_engines(
+            [leg for leg in whole if leg.role not in CALL_ROLES and leg.source != "tracekit"],
+            parents,
+        )
+        self.calls = [leg for leg in whole if leg.role in CALL_ROLES and leg.span_id] + outer
         self._phases_by_span = {leg.span_id: leg for leg in self.phases if leg.span_id}
         self._parents = parents
         self._calls_by_span: dict[str, list[LegFacts]] = defaultdict(list)
@@ -177,7 +188,8 @@ class Trace:
         return found[0] if len(found) == 1 else None
 
     def units(self) -> list[Unit]:
-        units = pair_prefill_decode(merge_sequences(self.engines), apart=self._apart)
+        units = join_told_pairs(join_choices(merge_sequences(self.engines)))
+        units = pair_prefill_decode(units, apart=self._apart)
         above: dict[str, list[LegFacts]] = {}
         holds: dict[str, set[int]] = defaultdict(set)
         by_unit: dict[int, Unit] = {}
@@ -233,11 +245,37 @@ class Trace:
                 holds[call.leg_id].add(id(unit))
                 for up in self.ancestors(call):
                     holds[up.leg_id].add(id(unit))
+        if self.parts:
+            self._add_parts(units, unit_of_span, holds, by_unit)
         _add_outer_calls([(c, [by_unit[i] for i in holds[c.leg_id]]) for c in self.calls])
         for unit in units:
             if len(unit.calls) > 1:
                 unit.depth_of = {c.leg_id: len(self.ancestors(c)) for c in unit.calls}
         return units
+
+    def _add_parts(
+        self,
+        units: list[Unit],
+        unit_of_span: Mapping[str, Unit],
+        holds: Mapping[str, set[int]],
+        by_unit: Mapping[int, Unit],
+    ) -> None:
+        def held(span_id: str) -> list[Unit]:
+            calls = self._calls_by_span.get(span_id, ())
+            return [by_unit[i] for call in calls for i in holds[call.leg_id]]
+
+        engines = {leg.span_id: leg for leg in self.engines if leg.span_id}
+        attach_parts(
+            self.parts,
+            units,
+            engine_of_span={
+                span_id: (engines[span_id], unit)
+                for span_id, unit in unit_of_span.items()
+                if span_id in engines
+            },
+            held=held,
+            parents=self._parents,
+        )
 
 
 def _add_outer_calls(calls: Sequence[tuple[LegFacts, list[Unit]]]) -> None:

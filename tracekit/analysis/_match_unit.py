@@ -42,6 +42,10 @@ class LegFacts(NamedTuple):
     answered: int = 0
     #: answers to the one prompt, where the source says
     choices: int | None = None
+    #: 1 if it tells a part of the call or engine leg above it, 0 if it is a leg of its own
+    is_part: int = 0
+    #: what a prefill and a decode server share of one request, where the source says
+    pair_id: str | None = None
 
 
 class Assignment(NamedTuple):
@@ -80,6 +84,8 @@ class Unit:
     prefill: LegFacts | None = None
     calls: list[LegFacts] = field(default_factory=list)
     phases: list[LegFacts] = field(default_factory=list)
+    #: spans that tell a part of it
+    parts: list[LegFacts] = field(default_factory=list)
     logs: list[LegFacts] = field(default_factory=list)
     score: float = 1.0
     attempt: int = 1
@@ -88,6 +94,8 @@ class Unit:
     attempt_start_ns: int | None = None
     #: leg id of a call → how many calls are above it, by parentage
     depth_of: dict[str, int] = field(default_factory=dict)
+    #: leg id of a part → the engine leg that it is a part of
+    owner_of: dict[str, LegFacts] = field(default_factory=dict)
 
     @property
     def norm_id(self) -> str | None:
@@ -111,7 +119,22 @@ class Unit:
     @property
     def legs(self) -> list[LegFacts]:
         head = [self.prefill] if self.prefill else []
-        return [*self.logs, *self.calls, *head, *self.engines, *self.phases]
+        return [*self.logs, *self.calls, *head, *self.engines, *self.phases, *self.parts]
+
+    def tell_with(self, other: Unit) -> None:
+        """Take over what tells parts and phases of the engine legs of ``other``."""
+        self.phases.extend(other.phases)
+        self.parts.extend(other.parts)
+        self.owner_of.update(other.owner_of)
+
+    def absorb(self, other: Unit, *, score: float = 1.0) -> None:
+        """Take over the legs of ``other``, of which only one may have a prefill leg."""
+        self.prefill = self.prefill or other.prefill
+        for name in ("engines", "calls", "logs"):
+            getattr(self, name).extend(getattr(other, name))
+        self.tell_with(other)
+        self.depth_of.update(other.depth_of)
+        self.score = min(self.score, other.score, score)
 
     @property
     def start_ns(self) -> int:
@@ -151,8 +174,9 @@ class Unit:
         if len(spans) == 1 and self.prefill is None:
             return spans[0]
         calls = [c for c in self.calls if c.source != "request_log"]
-        for legs in ([self.prefill] if self.prefill else [], spans, calls, self.phases):
-            if legs and not (legs is self.phases and self.logs):
+        told = self.phases or self.parts
+        for legs in ([self.prefill] if self.prefill else [], spans, calls, told):
+            if legs and not (legs is told and self.logs):
                 return min(legs, key=lambda leg: (leg.start_ns or 0, leg.leg_id))
         return min(self.logs, key=lambda leg: (leg.start_ns or 0, leg.leg_id))
 

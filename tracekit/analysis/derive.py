@@ -31,6 +31,9 @@ DERIVED: Final = ("legs", "phases", "token_gaps", "requests")
 #: Columns of `legs` that matching and aligning add; the sources give the rest.
 _ADDED: Final = frozenset({"request_key", "revision", "match_score", "clock_offset_ns", "date"})
 
+#: What sources tell the matching alone, and its type.
+_MATCHED: Final = {"choices": "integer", "is_part": "integer", "pair_id": "varchar"}
+
 #: Year 2200: what is dated later is no time. Far below the end of BIGINT, so that sums fit.
 LATEST_UNIX_NS: Final = 7_258_118_400_000_000_000
 
@@ -104,9 +107,10 @@ def load_legs(con: duckdb.DuckDBPyConnection) -> None:
         for c in LEGS.columns
         if c.name not in _ADDED
     )
-    wanted += ", try_cast(choices as integer) as choices"  # for the matching: no column of `legs`
+    # for the matching: no columns of `legs`
+    wanted += ", ".join(("", *(f"try_cast({c} as {t}) as {c}" for c, t in _MATCHED.items())))
     shape = ", ".join(f'null::{c.type} as "{c.name}"' for c in LEGS.columns if c.name not in _ADDED)
-    shape += ", null::integer as choices"
+    shape += ", ".join(("", *(f"null::{t} as {c}" for c, t in _MATCHED.items())))
     run(
         con,
         f"""
@@ -158,7 +162,8 @@ def leg_facts(con: duckdb.DuckDBPyConnection) -> list[LegFacts]:
             coalesce(leg_end_unix_ns, last_token_unix_ns, kv_end_unix_ns, prefill_end_unix_ns,
                 scheduled_unix_ns) as end_ns,
             has_clock, (status in ('error', 'aborted', 'timeout'))::integer as failed, attempt,
-            (first_token_unix_ns is not null)::integer as answered, choices
+            (first_token_unix_ns is not null)::integer as answered, choices,
+            coalesce(is_part, 0) as is_part, pair_id
         from leg_rows
         """,
     )

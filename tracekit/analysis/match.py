@@ -10,7 +10,10 @@ Pure Python over small tuples; reads no tables and writes none. The rules, in or
    inference span holding several sequential units of one prompt, or failed calls before the last
    one, holds attempts: it belongs to the last. A call leg with no engine leg and no call leg below
    it is a unit of its own. A call leg above several calls (an agent's endpoint) is a leg of none.
-3. Across traces, units join by normalised request id where times and token counts agree.
+   What a source says itself (roles, the id of a prefill/decode pair, that a span is a part of the
+   leg above it) goes before all of this.
+3. Across traces, units join by normalised request id where times and token counts agree, by the
+   id of a prefill/decode pair, and parts by the request id they name.
 4. A log row that names the trace or request id of a traced call is its client leg.
 
 A trace id alone never merges two calls.
@@ -24,6 +27,7 @@ from functools import cache
 from typing import Final
 
 from tracekit.analysis._match_logs import join_logs, told_attempts
+from tracekit.analysis._match_parts import join_far_parts, join_told_pairs, role_of_part
 from tracekit.analysis._match_trace import Trace, pair_prefill_decode
 from tracekit.analysis._match_unit import (
     CALL_ROLES,
@@ -74,8 +78,7 @@ def _across_traces(units: list[Unit]) -> list[Unit]:
                     and abs((a.start_ns or 0) - (b.start_ns or 0)) <= SAME_ARRIVAL_NS
                     and same_tokens(a.input_tokens, b.input_tokens)
                 ):
-                    other.engines.extend(unit.engines)
-                    other.score = min(other.score, 0.9)
+                    other.absorb(unit, score=0.9)
                     gone.add(id(unit))
                     break
             else:
@@ -107,9 +110,7 @@ def _across_traces(units: list[Unit]) -> list[Unit]:
             and same_tokens(unit.input_tokens, e.input_tokens)
         ]
         if len(inside) == 1:
-            inside[0].calls.extend(unit.calls)
-            inside[0].phases.extend(unit.phases)
-            inside[0].score = min(inside[0].score, 0.8)
+            inside[0].absorb(unit, score=0.8)
             gone.add(id(unit))
     return [u for u in units if id(u) not in gone]
 
@@ -156,10 +157,14 @@ def _emit(unit: Unit) -> tuple[list[Assignment], Group]:
     engine = "decode_engine"
     if unit.prefill is None:
         engine = "prefill_engine" if unit.never_decoded else "engine"
-    roles.extend((leg, engine) for leg in unit.engines)
+    # of which server a leg is, its source may know
+    roles.extend((leg, leg.role if engine == "engine" else engine) for leg in unit.engines)
     # reported phases stand back where a server's own span is there
     aside = "provider" if unit.engines else "engine"
     roles.extend((leg, aside) for leg in unit.phases)
+    if unit.parts:
+        told = {leg.leg_id: role for leg, role in roles}
+        roles.extend((leg, role_of_part(leg, unit, told)) for leg in unit.parts)
     first_ns, own_ns = unit.first_start_ns, unit.attempt_start_ns
     if first_ns is not None:
         if all(leg.has_clock for leg, _ in roles) and any(role == "client" for _, role in roles):
@@ -199,6 +204,8 @@ def _call_of_engine(members: Sequence[LegFacts]) -> tuple[LegFacts, LegFacts] | 
         call.role in CALL_ROLES
         and engine.role not in CALL_ROLES
         and engine.source != "tracekit"
+        and not call.is_part
+        and not engine.is_part
         and call.span_id
         and engine.parent_span_id == call.span_id
     ):
@@ -230,7 +237,9 @@ def match(
     for trace_id, members in _by_trace(legs).items():
         if len(members) == 1:
             leg = members[0]
-            if leg.role in CALL_ROLES:
+            if leg.is_part:
+                units.append(Unit(parts=[leg]))
+            elif leg.role in CALL_ROLES:
                 units.append(Unit(calls=[leg]))
             elif leg.source == "tracekit":
                 units.append(Unit(phases=[leg]))
@@ -242,7 +251,11 @@ def match(
             units.append(Unit(calls=[pair[0]], engines=[pair[1]]))
             continue
         units.extend(Trace(members, parents.get(trace_id, {})).units())
+    if any(leg.pair_id for leg in legs):
+        units = join_told_pairs(units, score=0.95)
     units = _across_traces(units)
+    if any(leg.is_part for leg in legs):
+        units = join_far_parts(units)
     if logs:
         units = join_logs(logs, units)
     if any(leg.attempt is not None for leg in legs):

@@ -246,11 +246,14 @@ def _choose_traces(con: duckdb.DuckDBPyConnection, ripe_before: int) -> int:
             union
             select trace_id from unsettled_log where trace_id is not null
         ),
+        base_ids as (
+            select distinct unnest([request_id, response_id]) as id from fresh_spans
+            where coalesce(request_id, response_id) is not null
+                and trace_id in (select trace_id from base)
+        ),
         shared as (
             select distinct f.trace_id from fresh_spans as f
-            where f.request_id in (
-                select b.request_id from fresh_spans as b
-                where b.request_id is not null and b.trace_id in (select trace_id from base))
+            where f.request_id in (from base_ids) or f.response_id in (from base_ids)
         ),
         every as (select trace_id from base union select trace_id from shared)
         select trace_id,

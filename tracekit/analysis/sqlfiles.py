@@ -21,6 +21,7 @@ SOURCES: Final[tuple[str, ...]] = (
     "http_call",
     "tracekit_phase",
     "request_log",
+    "dynamo",
 )
 
 #: Legs → phases → requests, each reading only those before it.

@@ -337,7 +337,8 @@ class Tail:
             f"select distinct trace_id, {log_key} as log_key, {normalised_id(source)} as norm_id "
             f"from new_{table} where {source} is not null"
             for table, source, log_key in (
-                ("spans", "coalesce(request_id, response_id)", "null::varchar"),
+                ("spans", "request_id", "null::varchar"),
+                ("spans", "response_id", "null::varchar"),
                 ("request_log", "request_id", "log_key"),
             )
             if self._fresh[table]

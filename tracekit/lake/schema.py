@@ -119,8 +119,8 @@ scope_name VARCHAR instrumentation scope
 scope_version VARCHAR instrumentation scope version
 operation_name VARCHAR attribute gen_ai.operation.name
 model VARCHAR attribute gen_ai.request.model
-request_id VARCHAR attribute gen_ai.request.id
-response_id VARCHAR attribute gen_ai.response.id
+request_id VARCHAR attribute gen_ai.request.id, else request_id, rid
+response_id VARCHAR attribute gen_ai.response.id, else x_request_id, bootstrap_room
 http_route VARCHAR attribute http.route, else url.path, else http.target
 tracekit_phase VARCHAR attribute tracekit.phase
 input_tokens BIGINT [tokens] attribute gen_ai.usage.input_tokens
