@@ -24,6 +24,7 @@ PHASES: Final[dict[str, str]] = {
 #: Sub-phases, each under the phase before the dot.
 SUB_PHASES: Final[tuple[str, ...]] = (
     "frontend.engine_step_wait",
+    "queue.kv_alloc",
     "prefill.wait",
     "prefill.double",
     "decode.stall",

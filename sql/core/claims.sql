@@ -20,7 +20,7 @@ with p as (
         s_n, in_first, en_first, in_last, is_pd, d_again, wire_start, wire_end, wire_src, e_worker,
         p_recv, p_queued, p_scheduled, p_first, p_first_src, p_queued_src, p_worker, kv_moved,
         wire_told, step_wait,
-        e_recv, e_queued, e_scheduled, e_queued_src,
+        e_recv, e_queued, e_scheduled, e_first, e_last, e_queued_src,
         g_first, g_first_src, g_last, g_last_src,
         -- what the servers show of the first token, where no engine stamped it
         case when e_first is null then g_first end as o_first,
@@ -192,6 +192,21 @@ c as (
     select request_key, revision, 3, 'queue', '', e_queued, e_scheduled,
         coalesce(e_queued_src, ''), 'engine', coalesce(e_worker, '')
     from p where e_n > 1 and is_pd = 0
+    union all
+    -- a prefill server that is called beside the decode server, and later
+    select request_key, revision, 8, 'route', '', g_recv, p_recv, 'measured engine arrival',
+        'gateway', ''
+    from p
+    union all
+    -- broken off before anything more was heard of it
+    select request_key, revision, 4, 'queue_or_prefill', '', e_queued, in_last,
+        'inferred no token before it was broken off', 'engine', coalesce(e_worker, '')
+    from p where e_n > 1 and p_n = 0 and e_first is null and e_scheduled is null
+    union all
+    -- broken off while it decoded
+    select request_key, revision, 1, 'decode', '', e_first, in_last,
+        'inferred until it was broken off', 'engine', coalesce(e_worker, '')
+    from p where e_first is not null and e_last is null and is_pd = 0
     union all
     -- a gateway's own queue
     select l.request_key, l.revision, 3, 'queue', '', l.queued_unix_ns, l.scheduled_unix_ns,

@@ -64,6 +64,7 @@ s as (
         request_key, revision,
         case when sub_phase like 'decode.%' then 'decode'
             when sub_phase like 'prefill.%' then 'prefill'
+            when sub_phase like 'queue.%' then 'queue'
             when sub_phase like 'kv_transfer.%' then 'kv_transfer' else 'frontend' end,
         sub_phase,
         case when sub_phase in ('decode.stall', 'prefill.double', 'kv_transfer.recompute') then 2
@@ -73,7 +74,8 @@ s as (
         -- the transfer itself is claimed as every transfer is
         case when role = 'provider' or kv_start_unix_ns is not null then null
             when sub_phase like 'decode.%' then 1 when sub_phase like 'prefill.%' then 2
-            when sub_phase like 'kv_transfer.%' then 6 else 7 end,
+            when sub_phase like 'queue.%' then 3 when sub_phase like 'kv_transfer.%' then 6
+            else 7 end,
         role, worker, null
     from legs
     where sub_phase is not null

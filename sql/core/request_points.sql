@@ -279,7 +279,11 @@ x as (
         coalesce(c_last_measured_src, c_last_any_src) as c_last_src,
         c_end,
         case when c_gave_up = 1 and c_first_any is null then 1 else 0 end as c_waiting, c_aborted,
-        g_n, g_recv, g_end, g_first, g_first_src, g_last, g_last_src, g_queued,
+        g_n, g_recv, g_end,
+        -- what a router only infers is no token if the engines know of none
+        case when not (g_first_src like 'inferred%' and e_n + p_n > 0 and e_first is null)
+            then g_first end as g_first,
+        g_first_src, g_last, g_last_src, g_queued,
         kv_moved, p_moves, wire_told,
         p_n, p_recv, p_queued, p_scheduled, p_first, p_end, p_queued_src, p_first_src, p_worker,
         e_n, s_n, e_recv, e_queued, e_scheduled, e_prefill_end,

@@ -117,7 +117,7 @@ l as (
 
 t as (
     select
-        p.request_key, p.revision, p.has_clock, p.is_pd, p.d_again, p.wire_known,
+        p.request_key, p.revision, p.has_clock, p.is_pd, p.d_again, p.wire_known, p.wire_told,
         p.wall_start, p.wall_end, p.end_known,
         p.c_n, p.c_send, p.c_intended, p.c_first, p.c_last, p.c_kind, p.c_answer, p.c_last_src,
         p.e_n, p.e_first, p.e_last, p.p_first, p.e_worker, p.p_worker, p.in_first, p.in_last, p.c_end,
@@ -144,7 +144,9 @@ t as (
         -- a client's early role chunk is not a token: the engine's first token is later; a prefill
         -- server's token is none that anybody is sent: the decode server makes it again
         case
-            when p.c_first is null then coalesce(p.g_first, p.e_first)
+            -- a gateway passes no token on before the engine made it, and may hold it back
+            when p.c_first is null and p.g_first > p.e_first then p.g_first
+            when p.c_first is null then coalesce(p.e_first, p.g_first)
             when p.c_kind = 'first_chunk' and p.e_first > p.c_first then p.e_first
             else p.c_first
         end as first_ns,
@@ -175,7 +177,7 @@ select
     case when f.engine_step_wait_ms > 0 then f.engine_step_wait_ms end as engine_step_wait_ms,
     case when t.is_pd = 1 or d.tells_kv_wait = 1 then f.kv_transfer_wait_ms end
         as kv_transfer_wait_ms,
-    case when t.wire_known = 1 or d.tells_wire = 1 then coalesce(f.kv_transfer_wire_ms, 0) end
+    case when t.wire_known = 1 or t.wire_told = 1 or d.tells_wire = 1 then coalesce(f.kv_transfer_wire_ms, 0) end
         as kv_transfer_wire_ms,
     case when t.d_again is not null or d.tells_recompute = 1
         then coalesce(f.kv_transfer_recompute_ms, 0) end as kv_transfer_recompute_ms,

@@ -26,7 +26,7 @@ with p as (
         s.tracekit_phase like '%.%' and not is_kv as is_part
     from spans as s
     where s.tracekit_phase in ('queue', 'prefill', 'kv_transfer', 'decode',
-        'frontend.engine_step_wait', 'prefill.wait', 'prefill.double', 'decode.stall',
+        'frontend.engine_step_wait', 'queue.kv_alloc', 'prefill.wait', 'prefill.double', 'decode.stall',
         'decode.preempted', 'kv_transfer.wait', 'kv_transfer.wire', 'kv_transfer.recompute')
 )
 

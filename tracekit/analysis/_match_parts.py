@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
-from tracekit.analysis._match_unit import CALL_ROLES, LegFacts, Unit
+from tracekit.analysis._match_unit import CALL_ROLES, LegFacts, Unit, same_tokens
 
 #: A part from another trace lies within its request, but for clocks that differ by this much.
 _PART_SLACK_NS: Final = 10_000_000_000
@@ -92,18 +92,28 @@ def _pick_prefill(unit: Unit) -> None:
 
 def join_choices(units: list[Unit]) -> list[Unit]:
     """One call with n > 1 answers that the engine ran as requests of their own ids is one unit."""
+    if not any((u.engines[0].choices or 1) > 1 for u in units):
+        return units
     groups: dict[tuple[object, ...], list[Unit]] = defaultdict(list)
-    gone: set[int] = set()
     for unit in sorted(units, key=lambda u: (u.start_ns, u.key_leg.leg_id)):
         leg = unit.engines[0]
-        if len(unit.engines) != 1 or (leg.choices or 1) < 2 or leg.parent_span_id is None:
-            continue
-        same = groups[(leg.source, leg.role, leg.instance, leg.parent_span_id, leg.input_tokens)]
-        if same and unit.start_ns <= same[-1].end_ns:
-            same[-1].absorb(unit)
-            gone.add(id(unit))
-        else:
-            same.append(unit)
+        if len(unit.engines) == 1 and leg.parent_span_id is not None:
+            groups[(leg.source, leg.role, leg.instance, leg.parent_span_id)].append(unit)
+    gone: set[int] = set()
+    for same in groups.values():
+        first = next((u for u in same if (u.engines[0].choices or 1) > 1), None)
+        # the call's own prefill, which has no tokens, may not say how many answers it is for
+        for unit in same if first is not None else ():
+            assert first is not None
+            leg = unit.engines[0]
+            told = (leg.choices or 1) > 1 and same_tokens(leg.input_tokens, first.input_tokens)
+            if unit is first or not (told or not leg.output_tokens):
+                continue
+            if unit.start_ns <= first.end_ns and first.start_ns <= unit.end_ns:
+                first.absorb(unit)
+                gone.add(id(unit))
+            elif told:
+                first = unit
     return [u for u in units if id(u) not in gone]
 
 
@@ -135,11 +145,25 @@ def attach_parts(
                 near_unit.parts.append(part)
                 break
         else:
-            if top in loose:
+            beside = [u for u in units if _is_beside(part, u)]
+            if len(beside) == 1:
+                # its own root was never sent, as of the answers that n > 1 gave up
+                beside[0].parts.append(part)
+            elif top in loose:
                 loose[top].parts.append(part)
             else:
                 loose[top] = Unit(parts=[part])
                 units.append(loose[top])
+
+
+def _is_beside(part: LegFacts, unit: Unit) -> bool:
+    """Whether a unit of the same trace and system ran while the part did."""
+    return (
+        any(e.source == part.source for e in unit.engines)
+        and part.start_ns is not None
+        and unit.start_ns <= (part.end_ns or part.start_ns)
+        and part.start_ns <= unit.end_ns
+    )
 
 
 def join_far_parts(units: list[Unit]) -> list[Unit]:
@@ -179,6 +203,8 @@ def join_far_parts(units: list[Unit]) -> list[Unit]:
                 first.absorb(unit, score=0.9)
                 gone.add(id(unit))
                 break
+    # while the leg that parts hang on is not there, they tell of no request, unless that it failed
+    gone.update(id(u) for u in alone if not any(p.role == "gateway" or p.failed for p in u.parts))
     return [u for u in units if id(u) not in gone]
 
 

@@ -177,12 +177,19 @@ def _emit(unit: Unit) -> tuple[list[Assignment], Group]:
         superseded_attempt=int(unit.superseded),
         first_start_ns=first_ns,
         attempt_start_ns=own_ns,
-        choices=max(len(unit.engines), *(leg.choices or 1 for leg, _ in roles)),
+        choices=_choices(unit, roles),
         legs_count=len(roles),
         leg_roles=_joined(frozenset([role for _, role in roles])),
         sources=_joined(frozenset([leg.source for leg, _ in roles])),
         match_score=score,
     )
+
+
+def _choices(unit: Unit, roles: Sequence[tuple[LegFacts, str]]) -> int:
+    told = max((leg.choices for leg in unit.engines if leg.choices), default=None)
+    if told is not None and told > 1:
+        return told  # the engine may have run more than it was asked for
+    return max(len(unit.engines), *(leg.choices or 1 for leg, _ in roles))
 
 
 def _by_trace(legs: Iterable[LegFacts]) -> dict[str, list[LegFacts]]:

@@ -22,6 +22,8 @@ SOURCES: Final[tuple[str, ...]] = (
     "tracekit_phase",
     "request_log",
     "dynamo",
+    "sglang",
+    "sglang_router",
 )
 
 #: Legs → phases → requests, each reading only those before it.
