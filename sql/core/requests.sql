@@ -51,6 +51,7 @@ l as (
     select
         request_key, revision,
         max(case when role = 'client' then request_id end) as c_request_id,
+        max(case when role in ('gateway', 'router') then request_id end) as g_request_id,
         max(norm_request_id) as norm_request_id,
         min(case when source = 'request_log' then request_id end) as log_request_id,
         max(request_id) as any_request_id,
@@ -206,7 +207,8 @@ select
                 else 0 end
         ) / 1e6
     end as clipped_ms,
-    coalesce(l.log_request_id, l.c_request_id, l.norm_request_id, l.any_request_id) as request_id,
+    coalesce(l.log_request_id, l.c_request_id, l.g_request_id, l.norm_request_id,
+        l.any_request_id) as request_id,
     coalesce(l.c_trace_id, l.any_trace_id) as trace_id,
     g.attempt,
     case when t.has_clock = 1 then coalesce(t.c_send, t.in_first, t.wall_start) end as start_unix_ns,

@@ -1,7 +1,7 @@
 """Legs that say themselves what they are: roles, shared P/D ids, and parts of a leg.
 
-Some systems tell on which server a leg ran, by which id a prefill and a decode server met, or spread
-one server's work over many spans. Owns what follows from such words; knows no clocks and no tables.
+Some systems tell on which server a leg ran, by which id a prefill and a decode server met, or
+spread one server's work over many spans. Owns what follows from such words; knows no tables.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def innermost_engines(
     """(engine legs, what turns out to be a call) of one trace.
 
     A server's wrapper around an engine of another source (Dynamo's worker around vLLM) knows less
-    than the engine: it becomes a call, and what it says of its role and its pair goes to the engine.
+    than the engine: it becomes a call, and its word on role and pair goes to the engine.
     """
     by_span: dict[str, LegFacts] = {leg.span_id: leg for leg in engines if leg.span_id}
     if len({leg.source for leg in engines}) < 2:
@@ -169,7 +169,9 @@ def _is_beside(part: LegFacts, unit: Unit) -> bool:
 def join_far_parts(units: list[Unit]) -> list[Unit]:
     """Parts that came in a trace of their own go to the request whose id they name."""
     alone = [
-        u for u in units if u.parts and not (u.engines or u.calls or u.phases or u.logs or u.prefill)
+        u
+        for u in units
+        if u.parts and not (u.engines or u.calls or u.phases or u.logs or u.prefill)
     ]
     if not alone:
         return units

@@ -1,0 +1,217 @@
+"""SGLang's spans against what its clients saw, and against stages read by hand."""
+
+from __future__ import annotations
+
+from statistics import median
+
+import pytest
+
+from tests.sources._recorded import Row, client, recorded, sound
+
+MS = 1_000_000
+
+UNIFIED = (
+    "unified-baseline",
+    "unified-chunked",
+    "unified-prefix",
+    "unified-edge",
+    "unified-retract",
+    "unified-tp2",
+    "unified-dp2",
+)
+PD = ("pd-baseline", "pd-chunked", "pd-decode-full")
+
+
+def _scenario(name: str):  # type: ignore[no-untyped-def]
+    return recorded(f"sglang/{name}.otlp.jsonl.gz")
+
+
+def _pairs(name: str) -> list[tuple[Row, Row]]:
+    """(client, request) of every call that can be told: by id at the router, or by trace."""
+    found = _scenario(name)
+    ids, traces = found.by_id(), found.by_trace()
+    return [
+        (c, r)
+        for c in client("sglang", name)
+        if (r := ids.get(c["request_id"]) or traces.get(c["trace_id"] or "")) is not None
+    ]
+
+
+@pytest.mark.parametrize("name", [*UNIFIED, *PD])
+def test_every_call_is_one_request_and_no_health_check_is(name: str) -> None:
+    found = _scenario(name)
+    calls = client("sglang", name)
+    assert len(found.requests) == len(calls)
+    assert found.count(status="aborted") == sum(c["cancelled"] for c in calls)
+    assert found.count(status="error") == sum(c["failed"] for c in calls)
+    sound(found)
+
+
+@pytest.mark.parametrize("name", [*UNIFIED, *PD])
+def test_calls_join_their_own_request(name: str) -> None:
+    pairs = _pairs(name)
+    without_trace = sum(not c["trace_id"] for c in client("sglang", name))
+    assert len(pairs) == len(client("sglang", name)) - without_trace
+    assert len({r["request_key"] for _, r in pairs}) == len(pairs)
+    for call, request in pairs:
+        if call["failed"] or call["cancelled"] or call["usage"] is None:
+            continue
+        assert request["input_tokens"] == call["usage"]["prompt_tokens"]
+        assert request["output_tokens"] == call["usage"]["completion_tokens"]
+        assert request["choices"] == call["n"]
+
+
+@pytest.mark.parametrize(("name", "median_ms"), [(n, 15) for n in UNIFIED] + [(n, 8) for n in PD])
+def test_ttft_is_the_clients_within_the_noise(name: str, median_ms: float) -> None:
+    """The client is on the same clock; the loaded machine adds some ms, never takes any."""
+    late_ms = [
+        (call["first_chunk_unix_ns"] - call["send_unix_ns"]) / MS - request["ttft_ms"]
+        for call, request in _pairs(name)
+        if call["first_chunk_unix_ns"] and request["ttft_ms"] is not None
+    ]
+    assert len(late_ms) >= len(_pairs(name)) * 0.6
+    assert 0 <= median(late_ms) <= median_ms
+    assert min(late_ms) > -5
+
+
+def test_two_ranks_are_one_request() -> None:
+    """TP 2: every stage is there twice, and counts once."""
+    found = _scenario("unified-tp2")
+    by_key: dict[str, list[Row]] = {}
+    for leg in found.legs:
+        by_key.setdefault(leg["request_key"], []).append(leg)
+    for request in found.requests:
+        spans = [
+            (leg["scheduled_unix_ns"], leg["prefill_end_unix_ns"])
+            for leg in by_key[request["request_key"]]
+            if leg["scheduled_unix_ns"]
+        ]
+        assert len(spans) == 2
+        whole_ns = max(end for _, end in spans) - min(start for start, _ in spans)
+        # a rank's decode begins while the other still ends its prefill, if at all
+        assert request["prefill_ms"] <= whole_ns / MS
+        assert request["prefill_ms"] >= whole_ns / MS - 5
+
+
+def test_data_parallel_ranks_are_workers_of_their_own() -> None:
+    workers = {r["worker"] for r in _scenario("unified-dp2").requests}
+    assert workers == {"sglang/DP0", "sglang/DP1"}
+
+
+def test_a_retraction_is_found_and_its_time_is_decode_that_stood_still() -> None:
+    """Read by hand: retracted at 931.4 ms, prefilled again until 3365.7 (1290.4, 4427.4)."""
+    found = _scenario("unified-retract")
+    hit = [r for r in found.requests if r["preemptions"]]
+    assert [r["preemptions"] for r in hit] == [1, 1]
+    lost = sorted(r["decode_preempted_ms"] for r in hit)
+    assert lost == pytest.approx([3365.7 - 931.4, 4427.4 - 1290.4], abs=0.2)
+    # decode is counted once: it is what remains after the first token
+    for request in hit:
+        assert request["prefill_ms"] < 120
+        assert request["prefill_ms"] + request["decode_ms"] < request["e2e_ms"]
+
+
+def test_what_lies_in_the_schedulers_socket_is_queue() -> None:
+    """Trap 9: between api_server_dispatch and the scheduler's first stage lies up to a second."""
+    found = _scenario("pd-chunked")
+    request = found.by_id()["pd-chunked-0005"]
+    # dispatched at 20.8 ms, prefill_forward from 2650.8 ms
+    assert request["queue_ms"] == pytest.approx(2650.8 - 20.8, abs=0.5)
+    assert request["prefill_ms"] == pytest.approx(3373.3 - 2650.8, abs=0.5)
+
+
+@pytest.mark.parametrize("name", PD)
+def test_a_slow_remote_prefill_is_no_transfer(name: str) -> None:
+    """Trap 1: decode_transferred holds the remote queue and prefill; what follows is transfer."""
+    found = _scenario(name)
+    for request in found.requests:
+        if request["status"] != "ok":
+            continue
+        legs = [leg for leg in found.legs if leg["request_key"] == request["request_key"]]
+        done = max(leg["prefill_end_unix_ns"] or 0 for leg in legs)
+        came = max(leg["kv_end_unix_ns"] or 0 for leg in legs if leg["role"] == "decode_engine")
+        assert request["kv_transfer_ms"] <= max(came - done, 0) / MS + 1e-6
+
+
+def test_polling_of_the_prefill_scheduler_is_no_transfer() -> None:
+    """Trap 10: prefill_transfer_kv_cache 437 ms (p50), the last send 38 ms after the prefill."""
+    requests = _scenario("pd-chunked").requests
+    assert median(r["kv_transfer_wire_ms"] for r in requests) < 60
+    assert median(r["kv_transfer_ms"] for r in requests) < 150
+
+
+def test_sends_during_the_prefill_are_hidden() -> None:
+    """Chunks are sent while later ones compute: that part is told apart, not added."""
+    requests = _scenario("pd-chunked").requests
+    assert max(r["kv_hidden_ms"] for r in requests) > 5
+    assert all(r["kv_hidden_ms"] is not None for r in requests)
+
+
+def test_a_full_decode_pool_is_a_queue_and_no_slow_network() -> None:
+    """Traps 2 and 11: both servers wait 5-10 s for KV space of the decode server."""
+    found = _scenario("pd-decode-full")
+    late = [r for r in found.requests if r["status"] == "ok" and r["ttft_ms"] > 5000]
+    assert len(late) >= 10
+    waits: dict[str, float] = {}
+    for phase in found.phases:
+        if phase["sub_phase"] == "queue.kv_alloc":
+            assert phase["phase"] == "queue"
+            waits[phase["request_key"]] = waits.get(phase["request_key"], 0) + phase["duration_ms"]
+    for request in late:
+        assert request["queue_ms"] > 0.75 * request["ttft_ms"]
+        assert waits[request["request_key"]] > 0.8 * request["queue_ms"]
+        assert request["kv_transfer_ms"] < 0.2 * request["ttft_ms"]
+
+
+def test_what_a_failed_transfer_lost_is_counted_with_its_reason() -> None:
+    lost = [r for r in _scenario("pd-decode-full").requests if r["status"] == "error"]
+    assert sorted(r["request_id"] for r in lost) == [
+        f"pd-decode-full-00{n}" for n in (30, 31, 32, 33, 34, 35, 36)
+    ]
+    assert all("KVTransferError" in r["error"] for r in lost)
+    assert all(r["ttft_ms"] is None for r in lost)
+
+
+def test_a_client_that_left_and_a_prompt_too_long() -> None:
+    found = _scenario("unified-edge").by_trace()
+    by_kind: dict[str, list[Row]] = {}
+    for call in client("sglang", "unified-edge"):
+        if call["trace_id"]:
+            by_kind.setdefault(call["kind"], []).append(found[call["trace_id"]])
+    assert {r["status"] for r in by_kind["cancel-mid-decode"]} == {"aborted"}
+    assert all(r["decode_ms"] > 0 for r in by_kind["cancel-mid-decode"])
+    # nothing was heard of the stage they were in: neither queue nor prefill is guessed
+    for request in by_kind["gone-early"]:
+        assert request["status"] == "aborted"
+        assert request["ttft_ms"] is None
+        assert request["queue_or_prefill_ms"] > 4000
+        assert not request["prefill_ms"]
+    assert {r["error"] for r in by_kind["too-long"]} == {"refused before it was scheduled"}
+
+
+def test_three_answers_are_one_request() -> None:
+    """Trap 14: n=3 makes five roots and more threads, of which one is a prefill without tokens."""
+    found = _scenario("unified-edge").by_trace()
+    calls = [c for c in client("sglang", "unified-edge") if c["n"] == 3]
+    assert len(calls) == 3
+    for call in calls:
+        request = found[call["trace_id"]]
+        assert request["choices"] == 3
+        assert request["status"] == "ok"
+        assert request["output_tokens"] == call["usage"]["completion_tokens"]
+
+
+def test_one_token_has_no_decode() -> None:
+    found = _scenario("unified-edge").by_trace()
+    calls = [c for c in client("sglang", "unified-edge") if c["kind"] == "one-token"]
+    for call in calls:
+        request = found[call["trace_id"]]
+        assert request["output_tokens"] == 1
+        assert not request["decode_ms"]
+        assert request["e2e_ms"] == pytest.approx(request["ttft_ms"])
+
+
+def test_cached_tokens_are_the_servers() -> None:
+    found = _scenario("unified-prefix").by_trace()
+    cached = [found[c["trace_id"]]["cached_tokens"] for c in client("sglang", "unified-prefix")]
+    assert sum(n > 100 for n in cached) >= 15
