@@ -280,8 +280,8 @@ x as (
         c_end,
         case when c_gave_up = 1 and c_first_any is null then 1 else 0 end as c_waiting, c_aborted,
         g_n, g_recv, g_end,
-        -- what a router only infers is no token if the engines know of none
-        case when not (g_first_src like 'inferred%' and e_n + p_n > 0 and e_first is null)
+        -- what a router only infers is no token if the engine knows of none
+        case when not (g_first_src like 'inferred%' and e_n > 0 and e_first is null)
             then g_first end as g_first,
         g_first_src, g_last, g_last_src, g_queued,
         kv_moved, p_moves, wire_told,

@@ -18,6 +18,7 @@ with h as (
     from spans as s
     where s.kind in (2, 3)
         and s.name <> 'llm_request'
+        and s.name not like 'llm_d.pd_proxy.%'
         and coalesce(s.operation_name, '') not in ('chat', 'text_completion', 'generate_content')
         and (
             s.http_route like '%/chat/completions'

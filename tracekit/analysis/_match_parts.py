@@ -157,9 +157,9 @@ def attach_parts(
 
 
 def _is_beside(part: LegFacts, unit: Unit) -> bool:
-    """Whether a unit of the same trace and system ran while the part did."""
+    """Whether a unit of the same trace ran while the part did."""
     return (
-        any(e.source == part.source for e in unit.engines)
+        bool(unit.engines)
         and part.start_ns is not None
         and unit.start_ns <= (part.end_ns or part.start_ns)
         and part.start_ns <= unit.end_ns
@@ -217,7 +217,9 @@ def role_of_part(part: LegFacts, unit: Unit, role_of: Mapping[str, str]) -> str:
         return role_of[owner.leg_id]
     if part.role == "gateway" and any(c.role in CALL_ROLES - {"client"} for c in unit.calls):
         return "provider"
-    if part.role == "engine" and unit.engines:
+    if part.role in ("engine", "decode_engine") and unit.engines:
+        return "provider"
+    if part.role == "prefill_engine" and unit.prefill is not None and unit.prefill.answered:
         return "provider"
     if part.role == "engine" and any(p.role == "prefill_engine" for p in unit.parts):
         return "decode_engine"

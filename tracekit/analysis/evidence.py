@@ -42,6 +42,7 @@ class Support:
     from_baseline: bool
     calm: frozenset[str]
     errors: Mapping[str, tuple[float, float]]
+    transfer_cost: tuple[float, float] | None
     usual_overlap: Mapping[str, float]
     workers: Mapping[tuple[str, str], Row]
     pressure: Sequence[Row]
@@ -105,6 +106,7 @@ def support(
         from_baseline=attribution.baseline is not None,
         calm=frozenset(p for cell in model.cells for p, fit in cell.fits.items() if fit.is_calm),
         errors=fitted(model.cells),
+        transfer_cost=_transfer_cost(model.cells),
         usual_overlap=dict(overlap),
         workers={(r["phase"], r["worker"]): r for r in slow},
         pressure=pressure.to_pylist(),
@@ -116,6 +118,16 @@ def support(
         lost_loads=lost_loads,
         hits_believed=hits_believed,
     )
+
+
+def _transfer_cost(cells: Sequence[Cell]) -> tuple[float, float] | None:
+    """(ms whatever the size, ms a prompt token) of KV transfers, where all are fitted alike."""
+    found = {
+        (fit.coefficients[0], fit.coefficients[1])
+        for cell in cells
+        if not cell.kv_per_byte and (fit := cell.fits.get("kv_transfer")) is not None
+    }
+    return next(iter(found)) if len(found) == 1 else None
 
 
 def _few(con: duckdb.DuckDBPyConnection, rules: Rules) -> dict[Key, tuple[int, int]]:
@@ -266,6 +278,12 @@ def _cause_lines(row: Row, words: FindingWords, support: Support) -> Iterator[st
                 yield f"over all requests {cached} of a prompt came from the cache"
         elif words.output_tokens is not None and words.phase == "decode":
             yield f"these requests have {tokens(words.output_tokens, 'output')} (median)"
+        elif words.phase == "kv_transfer" and support.transfer_cost is not None:
+            fixed_ms, token_ms = support.transfer_cost
+            yield (
+                f"a transfer takes {format_ms(1e3 * token_ms)} for 1,000 prompt tokens, and "
+                f"{format_ms(fixed_ms)} whatever its size"
+            )
         return
     total = row["total_excess_ms"]
     facts = support.facts.get((words.phase, words.cause))

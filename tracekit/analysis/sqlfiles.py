@@ -22,6 +22,8 @@ SOURCES: Final[tuple[str, ...]] = (
     "tracekit_phase",
     "request_log",
     "dynamo",
+    "dynamo_trace",
+    "llm_d",
     "sglang",
     "sglang_router",
 )

@@ -1,0 +1,267 @@
+"""The serving systems tracekit reads: what each phase is known by there, and how to turn it on.
+
+One table for doctor, missing evidence, the README's support table and docs. Owns facts about systems
+in words; computes nothing and knows no SQL. A phase is ``measured`` (stamped), ``reported`` (a
+duration that is placed), ``inferred`` (a model or a bound), ``merged`` (told with a neighbour only),
+``unknown`` or ``none`` (it cannot occur there).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+#: How well a phase can be known, best first.
+KNOWN: Final = ("measured", "reported", "inferred", "merged", "unknown", "none")
+
+#: Phases that the support table shows.
+SHOWN_PHASES: Final = ("route", "queue", "prefill", "kv_transfer", "decode")
+
+
+@dataclass(frozen=True)
+class System:
+    """One system.
+
+    ``sources`` are the files of ``sql/sources`` that read it, ``engines`` the values of
+    ``requests.engine``. ``phases`` holds per phase (how well, from what). ``turn_on`` holds per kind
+    of evidence the flag or variable that sends it: ``spans``, ``split`` (queue apart from prefill),
+    ``transfer``, ``cached``, ``trace`` (that callers and servers share a trace or an id).
+    """
+
+    name: str
+    label: str
+    sources: tuple[str, ...]
+    engines: tuple[str, ...]
+    phases: dict[str, tuple[str, str]]
+    turn_on: dict[str, str] = field(default_factory=dict)
+    doc: str = ""
+
+
+SYSTEMS: Final[tuple[System, ...]] = (
+    System(
+        "vllm",
+        "vLLM",
+        ("vllm",),
+        ("vllm",),
+        {
+            "route": ("unknown", "-"),
+            "queue": ("reported", "time_in_queue"),
+            "prefill": ("reported", "time_in_model_prefill"),
+            "kv_transfer": ("inferred", "the decode server's time_in_queue under P/D"),
+            "decode": ("reported", "time_in_model_decode, e2e"),
+        },
+        {
+            "spans": "start vLLM with --otlp-traces-endpoint grpc://HOST:4317",
+            "split": "vLLM: 0.10 or newer with the V1 engine reports both",
+            "transfer": "look at vllm:nixl_bytes_transferred and vllm:nixl_xfer_time_seconds in "
+            "the decode server's /metrics for this window",
+            "cached": "vLLM: start with --enable-prompt-tokens-details and keep "
+            "usage.prompt_tokens_details in the client's span or log",
+            "trace": "let the caller send its traceparent header",
+        },
+    ),
+    System(
+        "sglang",
+        "SGLang",
+        ("sglang", "sglang_log"),
+        ("sglang",),
+        {
+            "route": ("unknown", "-"),
+            "queue": ("measured", "api_server_dispatch to prefill_forward; decode_waiting"),
+            "prefill": ("measured", "prefill_forward"),
+            "kv_transfer": (
+                "measured",
+                "mooncake_worker_send, else prefill_forward's end to decode_transferred's",
+            ),
+            "decode": ("measured", "decode_forward"),
+        },
+        {
+            "spans": "start SGLang with --enable-trace --otlp-traces-endpoint HOST:4317 on every "
+            "server",
+            "split": "SGLang: set SGLANG_TRACE_LEVEL=1 or more (3 adds retractions)",
+            "transfer": "SGLang: --trace-modules request,mooncake on the prefill server tells when "
+            "bytes moved",
+            "cached": "SGLang's root spans carry gen_ai.usage.cached_tokens; for clients start "
+            "with --enable-cache-report",
+            "trace": "send one traceparent to both servers, or the same rid; P/D servers meet by "
+            "bootstrap_room",
+        },
+        "docs/sources/sglang.md",
+    ),
+    System(
+        "sglang_router",
+        "sglang-router (SMG)",
+        ("sglang_router",),
+        (),
+        {
+            "route": ("measured", "http_request until the workers' own spans"),
+            "queue": ("none", "-"),
+            "prefill": ("unknown", "-"),
+            "kv_transfer": ("unknown", "-"),
+            "decode": ("unknown", "-"),
+        },
+        {
+            "spans": "start the router with --enable-trace --otlp-traces-endpoint HOST:4317",
+            "trace": "the router starts a trace of its own: clients must send x-request-id",
+        },
+        "docs/sources/sglang.md",
+    ),
+    System(
+        "dynamo",
+        "NVIDIA Dynamo",
+        ("dynamo", "dynamo_trace"),
+        ("dynamo",),
+        {
+            "route": ("measured", "http-request until handle_payload"),
+            "queue": ("measured", "kv_router.schedule (the router's queue only)"),
+            "prefill": ("merged", "queue_or_prefill, unless the engine's spans lie below"),
+            "kv_transfer": ("inferred", "ttft_ms less the prefill worker's (request trace)"),
+            "decode": ("reported", "ttft_ms to the end of http-request"),
+        },
+        {
+            "spans": "set OTEL_EXPORT_ENABLED=1, DYN_LOGGING_JSONL=true and "
+            "OTEL_EXPORTER_OTLP_ENDPOINT=http://HOST:4317 for frontend and workers",
+            "split": "turn on the tracing of the workers' engine (vLLM: --otlp-traces-endpoint, "
+            "SGLang: --enable-trace): its spans lie below handle_payload",
+            "transfer": "set DYN_REQUEST_TRACE=1 and import its JSON lines, or ask for nvext "
+            "timing: without the prefill worker's own time the transfer is merged with queue and "
+            "prefill",
+            "cached": "the request trace (DYN_REQUEST_TRACE=1) tells cached_tokens",
+            "trace": "set OTEL_TRACES_SAMPLER the same everywhere, and let clients send "
+            "traceparent or x-request-id",
+        },
+        "docs/sources/dynamo.md",
+    ),
+    System(
+        "llm_d",
+        "llm-d",
+        ("llm_d",),
+        (),
+        {
+            "route": ("measured", "gateway.request, llm_d.pd_proxy.request"),
+            "queue": ("measured", "gateway.request_orchestration, and the engine's own"),
+            "prefill": ("merged", "llm_d.pd_proxy.prefill less the engine's queue"),
+            "kv_transfer": ("inferred", "the decode engine's own spans"),
+            "decode": ("unknown", "the engine's own spans"),
+        },
+        {
+            "spans": "EPP: OTEL_EXPORTER_OTLP_ENDPOINT and OTEL_TRACES_EXPORTER=otlp; sidecar: the "
+            "same; engines: their own flags",
+            "split": "turn on the engines' own tracing beside the sidecar's",
+            "transfer": "the decode engine's spans tell it; coordinator_overhead_ms is proxy work",
+            "trace": "OTEL_TRACES_SAMPLER=parentbased_traceidratio OTEL_TRACES_SAMPLER_ARG=1.0 for "
+            "EPP and sidecar (both keep a tenth by default), and sample at the client",
+        },
+        "docs/sources/llm-d.md",
+    ),
+    System(
+        "tensorrt_llm",
+        "TensorRT-LLM / Triton",
+        ("tensorrt_llm", "triton"),
+        ("tensorrt_llm", "triton"),
+        {
+            "route": ("unknown", "-"),
+            "queue": ("reported", "time_in_queue, perf_metrics"),
+            "prefill": ("reported", "time_to_first_token less the queue"),
+            "kv_transfer": ("reported", "kv_cache_transfer_time, perf_metrics"),
+            "decode": ("reported", "e2e less time_to_first_token"),
+        },
+        {
+            "spans": "start trtllm-serve with --otlp_traces_endpoint http://HOST:4317",
+            "split": "return_perf_metrics: true in the LLM's options tells it per request",
+            "transfer": "return_perf_metrics: true on context and generation servers",
+            "trace": "the disaggregation server passes traceparent on; clients must send one",
+        },
+        "docs/sources/tensorrt-llm.md",
+    ),
+    System(
+        "tgi",
+        "Hugging Face TGI",
+        ("tgi",),
+        ("tgi",),
+        {
+            "route": ("unknown", "-"),
+            "queue": ("reported", "queue_time"),
+            "prefill": ("inferred", "inference_time until the first send_generation"),
+            "kv_transfer": ("none", "-"),
+            "decode": ("inferred", "the rest of inference_time"),
+        },
+        {
+            "spans": "start TGI with --otlp-endpoint http://HOST:4317",
+            "split": "TGI's spans tell queue_time; its shards' spans the first token",
+            "trace": "let the caller send its traceparent header",
+        },
+        "docs/sources/tgi.md",
+    ),
+    System(
+        "llama_cpp",
+        "llama.cpp server",
+        ("llama_cpp_log", "request_log"),
+        ("llama.cpp",),
+        {
+            "route": ("none", "-"),
+            "queue": ("measured", "headers less send, or the log at level 5"),
+            "prefill": ("reported", "timings.prompt_ms"),
+            "kv_transfer": ("none", "-"),
+            "decode": ("reported", "timings.predicted_ms"),
+        },
+        {
+            "spans": "llama.cpp sends no spans: import its log, or responses with `timings`",
+            "split": "record when the headers of a streamed answer came, or log with -lv 5",
+            "cached": "timings.cache_n tells it",
+            "trace": "llama.cpp ignores traceparent and x-request-id: records join by their timings",
+        },
+        "docs/sources/llama-cpp.md",
+    ),
+    System(
+        "ollama",
+        "Ollama",
+        ("request_log",),
+        ("ollama",),
+        {
+            "route": ("none", "-"),
+            "queue": ("inferred", "total - load - prompt_eval - eval (an upper bound)"),
+            "prefill": ("reported", "prompt_eval_duration"),
+            "kv_transfer": ("none", "-"),
+            "decode": ("reported", "eval_duration"),
+        },
+        {"spans": "Ollama sends no spans: import the final objects of its native API"},
+        "docs/sources/ollama.md",
+    ),
+    System(
+        "lmcache",
+        "LMCache",
+        ("lmcache",),
+        (),
+        {
+            "route": ("none", "-"),
+            "queue": ("unknown", "-"),
+            "prefill": ("unknown", "-"),
+            "kv_transfer": ("measured", "mp.retrieve (a cache load)"),
+            "decode": ("none", "-"),
+        },
+        {"spans": "turn on tracing of the LMCache server; it joins by request id = session_id"},
+        "docs/sources/lmcache.md",
+    ),
+)
+
+BY_ENGINE: Final[dict[str, System]] = {e: s for s in SYSTEMS for e in s.engines}
+
+
+def turn_on(engine: str | None, kind: str, otherwise: str | None = None) -> str | None:
+    """How to make ``engine`` send evidence of ``kind``; ``otherwise`` where that is not known."""
+    system = BY_ENGINE.get(engine or "")
+    return otherwise if system is None else system.turn_on.get(kind, otherwise)
+
+
+def support_table() -> str:
+    """The README's table, as Markdown: system by phase, how well each is known and by what."""
+    head = ["system", *SHOWN_PHASES]
+    lines = ["| " + " | ".join(head) + " |", "|" + " --- |" * len(head)]
+    for system in SYSTEMS:
+        cells = [f"[{system.label}]({system.doc})" if system.doc else system.label]
+        for phase in SHOWN_PHASES:
+            known, field_ = system.phases[phase]
+            cells.append(known if field_ == "-" else f"**{known}**: {field_}")
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
