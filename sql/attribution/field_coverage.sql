@@ -13,6 +13,8 @@
 -- with_gaps: how many have token gaps
 -- with_server_phases: how many have queue or prefill of their own
 -- with_merged_phase: how many know only queue and prefill together
+-- with_merged_transfer: how many of these were handed over, so that the transfer is in there too
+-- engine: the serving engine, if all have the same
 -- with_client: how many have a client side (client wait, network, or all before the first token)
 -- with_transfer: how many had a KV transfer
 -- with_transfer_bytes: how many of these know its bytes
@@ -33,8 +35,11 @@ select
     count(max_gap_ms) as with_gaps,
     count(case when queue_ms is not null or prefill_ms is not null then 1 end)
         as with_server_phases,
-    count(case when queue_or_prefill_ms > 0 and queue_ms is null and prefill_ms is null then 1 end)
+    count(case when queue_or_prefill_ms > 0 and prefill_ms is null then 1 end)
         as with_merged_phase,
+    count(case when queue_or_prefill_ms > 0 and kv_transfer_ms is null
+        and prefill_worker <> worker then 1 end) as with_merged_transfer,
+    case when min(engine) = max(engine) then max(engine) end as engine,
     count(case when client_wait_ms is not null or network_ms is not null
         or queue_or_prefill_ms is not null then 1 end) as with_client,
     count(case when kv_transfer_ms > 0 then 1 end) as with_transfer,

@@ -16,6 +16,15 @@ with e as (
     from legs
     where role in ('engine', 'prefill_engine', 'decode_engine') and span_id is not null
         and sub_phase is null
+        -- a span that tells a part of a server's work is no leg of its own here
+        and (source = 'tracekit' or (recv_unix_ns is not null and leg_end_unix_ns is not null))
+),
+
+told as (
+    select distinct request_key, revision
+    from legs
+    where scheduled_unix_ns is not null
+        and role in ('engine', 'prefill_engine', 'decode_engine')
 ),
 
 split as (
@@ -50,16 +59,19 @@ select
     coalesce(e.engine, '') as engine,
     count(*) as legs,
     count(distinct e.request_key) as requests,
-    count(*) filter (where e.request_id is null) as without_request_id,
+    count(*) filter (where e.request_id is null and e.norm_request_id is null)
+        as without_request_id,
     count(*) filter (where e.parent_span_id is null) as roots,
     count(o.leg_id) as parents_missing,
     coalesce(max(split.split_ids), 0) as split_ids,
-    count(*) filter (where e.scheduled_unix_ns is null and e.leg_quarantine is null)
+    count(*) filter (where t.request_key is null and e.leg_quarantine is null
+        and e.status = 'ok')
         as without_queue,
     count(distinct e.request_key) filter (where c.request_key is null) as without_client,
     count(distinct e.request_key) filter (where r.cached_tokens is null) as without_cached_tokens
 from e
 left join orphans as o on o.leg_id = e.leg_id
+left join told as t on t.request_key = e.request_key and t.revision = e.revision
 left join clients as c on c.request_key = e.request_key and c.revision = e.revision
 left join requests as r on r.request_key = e.request_key and r.revision = e.revision
 left join split on split.engine = coalesce(e.engine, '')

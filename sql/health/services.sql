@@ -28,7 +28,7 @@ l as (
         count(*) as legs,
         count(distinct request_key) as requests,
         string_agg(distinct source, ', ' order by source) as sources,
-        string_agg(distinct concat_ws(' ', engine, engine_version), ', ') as engines,
+        string_agg(distinct nullif(concat_ws(' ', engine, engine_version), ''), ', ') as engines,
         string_agg(distinct role, ', ' order by role) as roles
     from legs
     where span_id is not null

@@ -68,6 +68,13 @@ broken as (
     group by trace_id, parent_span_id
 ),
 
+-- the machine, and so the clock: several processes of one server have names of their own
+hosts as (
+    select trace_id, parent_span_id as root_id,
+        max(json_extract_string(attributes, '$.host_id')) as host_id
+    from g where is_thread group by trace_id, parent_span_id
+),
+
 failed as (
     select trace_id, max(reason) as reason from broken group by trace_id
 ),
@@ -116,7 +123,7 @@ x as (
         case when p.above = 'decode_forward' then
             list_max(list_filter(v.at_ns, lambda t: t <= p.start_unix_ns)) end as retracted_ns,
         case when p.is_thread then len(w.at_ns) end as retracted,
-        b.is_left, b.reason, f.reason as failure, o.any_root
+        b.is_left, b.reason, f.reason as failure, o.any_root, h.host_id
     from placed as p
     left join r on p.trace_id = r.trace_id and p.root_id = r.span_id
     left join retractions as v on p.trace_id = v.trace_id and p.thread_id = v.span_id
@@ -124,6 +131,7 @@ x as (
     left join broken as b on p.is_root and p.trace_id = b.trace_id and p.span_id = b.root_id
     left join failed as f on p.is_root and p.trace_id = f.trace_id
     left join rooted as o on p.trace_id = o.trace_id
+    left join hosts as h on p.trace_id = h.trace_id and p.root_id = h.root_id
     where r.a[9] is null or r.a[9] not like 'HEALTH_CHECK%'
 ),
 
@@ -179,7 +187,7 @@ select
         when is_sender or name = 'prefill_forward' then room end as norm_request_id,
     service_name,
     service_instance_id,
-    host_name,
+    coalesce(host_name, host_id) as host_name,
     concat_ws('/', service_name,
         'DP' || json_extract_string(attributes, '$.dp_rank')) as worker,
     case when is_root then a[7] end as model,

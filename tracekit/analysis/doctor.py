@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tracekit.analysis import sqlfiles
 from tracekit.analysis.swapped import Swapped, looks_swapped
+from tracekit.analysis.systems import turn_on
 from tracekit.words import plural as _n
 
 if TYPE_CHECKING:
@@ -302,7 +303,7 @@ def _engine_remarks(row: Row) -> Iterator[Remark]:
             "evidence",
             f"{engine}: {row['without_queue']:,} of {_n(legs, 'request span')} not telling queue "
             "from prefill",
-            "vLLM: 0.10 or newer with the V1 engine reports both",
+            turn_on(engine, "split", "log the columns queue_ms and prefill_ms"),
         )
     if row["without_cached_tokens"] == row["requests"]:
         yield Remark(
@@ -310,10 +311,11 @@ def _engine_remarks(row: Row) -> Iterator[Remark]:
             "evidence",
             f"{engine}: cached prompt tokens are unknown: a cache miss cannot be told from a long "
             "prompt",
-            "vLLM: start with --enable-prompt-tokens-details and keep usage.prompt_tokens_details "
-            "in the client's span or log"
-            if engine == "vllm"
-            else "report cached tokens (gen_ai.usage.cache_read.input_tokens)",
+            turn_on(
+                engine,
+                "cached",
+                "report cached tokens (gen_ai.usage.cache_read.input_tokens)",
+            ),
         )
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tracekit.analysis.diagnosis import MissingEvidence, PrefixReuse
 from tracekit.analysis.rules import Rules
+from tracekit.analysis.systems import turn_on
 from tracekit.words import plural, reach_text, verb
 
 if TYPE_CHECKING:
@@ -25,10 +26,18 @@ _NEARLY_ALL: Final = 0.9
 #: A contradiction in fewer than this share is an exception.
 _SOME: Final = 0.05
 
+_OTHER_PHASES: Final = (
+    "or send spans with the attribute tracekit.phase, or log the columns queue_ms and prefill_ms"
+)
 _ENGINE_SPANS: Final = (
     "start vLLM with --otlp-traces-endpoint grpc://HOST:4317 and let the caller send its "
-    "traceparent header (or send spans with the attribute tracekit.phase, or log the columns "
-    "queue_ms and prefill_ms)"
+    f"traceparent header ({_OTHER_PHASES})"
+)
+_CACHED: Final = "record cached prompt tokens as gen_ai.usage.cache_read.input_tokens"
+_CACHED_OF_VLLM: Final = (
+    "start vLLM with --enable-prompt-tokens-details and record "
+    "usage.prompt_tokens_details.cached_tokens as gen_ai.usage.cache_read.input_tokens, "
+    "or as the log column cached_tokens"
 )
 
 #: The field of a note on requests of two kinds under one name.
@@ -97,6 +106,10 @@ def missing_evidence(
     if not n:
         return tuple(out)
 
+    engine = fields["engine"]
+    spans = turn_on(engine, "spans")
+    engine_spans = _ENGINE_SPANS if spans is None else f"{spans}; {_OTHER_PHASES}"
+
     def lacks(name: str, enough: float = _ENOUGH) -> bool:
         return float(fields[name] or 0) < enough * n
 
@@ -132,13 +145,23 @@ def missing_evidence(
             "queue_ms, prefill_ms",
             f"{100 * merged / n:.0f} % of the requests know only the time before the first token "
             "as a whole, so waiting and computing cannot be told apart",
-            _ENGINE_SPANS,
+            turn_on(engine, "split") or engine_spans,
         )
     elif lacks("with_server_phases") and not merged:
         note(
             "queue_ms, prefill_ms",
             f"{share('with_server_phases')} have no phases at all",
-            _ENGINE_SPANS,
+            engine_spans,
+        )
+    moved_unseen = int(fields["with_merged_transfer"] or 0)
+    if moved_unseen >= (1 - _NEARLY_ALL) * n:
+        note(
+            "kv_transfer_ms",
+            f"{100 * moved_unseen / n:.0f} % of the requests were handed to another worker, and "
+            "nothing tells when their prefill was done: the KV transfer is in the time before the "
+            "first token",
+            turn_on(engine, "transfer")
+            or "send the prefill server's spans, or log the column kv_transfer_ms",
         )
     if lacks("with_coverage", _NEARLY_ALL) or reasons.get("coverage"):
         dark = share("with_coverage")
@@ -147,7 +170,7 @@ def missing_evidence(
         note(
             "coverage",
             f"more than a tenth of the time is covered by no boundary in {dark}",
-            f"{_ENGINE_SPANS}; {_CLIENT_SPANS}",
+            f"{engine_spans}; {_CLIENT_SPANS}",
         )
     if reasons.get("clock"):
         note(
@@ -165,9 +188,9 @@ def missing_evidence(
             "cached_tokens",
             f"{share('with_cached')} do not say how much of the prompt came from the prefix cache, "
             "so a cache miss looks like a slow prefill",
-            "start vLLM with --enable-prompt-tokens-details and record "
-            "usage.prompt_tokens_details.cached_tokens as gen_ai.usage.cache_read.input_tokens, "
-            "or as the log column cached_tokens",
+            _CACHED_OF_VLLM
+            if engine in (None, "", "vllm")
+            else f"{turn_on(engine, 'cached', _CACHED)}; or log the column cached_tokens",
         )
     elif int(fields["with_whole_cached"] or 0) > _SOME * n:
         whole = int(fields["with_whole_cached"])
@@ -233,8 +256,8 @@ def missing_evidence(
         note(
             "kv_bytes",
             "the size of KV transfers is not known, so a slow link and a long wait look alike",
-            "log the column kv_bytes, or look at vllm:nixl_bytes_transferred and "
-            "vllm:nixl_xfer_time_seconds in the decode server's /metrics for this window",
+            "log the column kv_bytes, or "
+            + (turn_on(engine, "bytes") or "look at the transfer engine's metrics"),
         )
     if clocks_wanted:
         note(
@@ -248,8 +271,8 @@ def missing_evidence(
         note(
             "engine metrics",
             "requests wait in the queue, and nothing tells whether for a slot or for KV memory",
-            "look at vllm:num_requests_waiting_by_reason and vllm:kv_cache_usage_perc in the "
-            "engine's /metrics for this window",
+            turn_on(engine, "load")
+            or "look at the engine's metrics for waiting requests and KV usage in this window",
         )
     return tuple(out)
 

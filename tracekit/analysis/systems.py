@@ -25,7 +25,8 @@ class System:
     ``sources`` are the files of ``sql/sources`` that read it, ``engines`` the values of
     ``requests.engine``. ``phases`` holds per phase (how well, from what). ``turn_on`` holds per kind
     of evidence the flag or variable that sends it: ``spans``, ``split`` (queue apart from prefill),
-    ``transfer``, ``cached``, ``trace`` (that callers and servers share a trace or an id).
+    ``transfer`` (when), ``bytes`` (how much), ``load``, ``cached``, ``trace`` (that callers and
+    servers share a trace or an id).
     """
 
     name: str
@@ -53,8 +54,11 @@ SYSTEMS: Final[tuple[System, ...]] = (
         {
             "spans": "start vLLM with --otlp-traces-endpoint grpc://HOST:4317",
             "split": "vLLM: 0.10 or newer with the V1 engine reports both",
-            "transfer": "look at vllm:nixl_bytes_transferred and vllm:nixl_xfer_time_seconds in "
+            "transfer": "turn on the spans of prefill and decode servers",
+            "bytes": "look at vllm:nixl_bytes_transferred and vllm:nixl_xfer_time_seconds in "
             "the decode server's /metrics for this window",
+            "load": "look at vllm:num_requests_waiting_by_reason and vllm:kv_cache_usage_perc in "
+            "the engine's /metrics for this window",
             "cached": "vLLM: start with --enable-prompt-tokens-details and keep "
             "usage.prompt_tokens_details in the client's span or log",
             "trace": "let the caller send its traceparent header",
@@ -81,6 +85,10 @@ SYSTEMS: Final[tuple[System, ...]] = (
             "split": "SGLang: set SGLANG_TRACE_LEVEL=1 or more (3 adds retractions)",
             "transfer": "SGLang: --trace-modules request,mooncake on the prefill server tells when "
             "bytes moved",
+            "bytes": "look at sglang:kv_transfer_total_mb in the prefill server's /metrics for "
+            "this window",
+            "load": "look at sglang:num_queue_reqs, sglang:token_usage and "
+            "sglang:num_decode_prealloc_queue_reqs in /metrics for this window",
             "cached": "SGLang's root spans carry gen_ai.usage.cached_tokens; for clients start "
             "with --enable-cache-report",
             "trace": "send one traceparent to both servers, or the same rid; P/D servers meet by "
@@ -123,6 +131,10 @@ SYSTEMS: Final[tuple[System, ...]] = (
             "OTEL_EXPORTER_OTLP_ENDPOINT=http://HOST:4317 for frontend and workers",
             "split": "turn on the tracing of the workers' engine (vLLM: --otlp-traces-endpoint, "
             "SGLang: --enable-trace): its spans lie below handle_payload",
+            "bytes": "look at the workers' own metrics (vllm:nixl_bytes_transferred, "
+            "trtllm_kv_transfer_bytes) for this window",
+            "load": "look at dynamo_frontend_router_queue_pending_requests and the workers' own "
+            "metrics for this window",
             "transfer": "set DYN_REQUEST_TRACE=1 and import its JSON lines, or ask for nvext "
             "timing: without the prefill worker's own time the transfer is merged with queue and "
             "prefill",
