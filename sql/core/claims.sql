@@ -23,7 +23,8 @@ with p as (
         e_recv, e_queued, e_scheduled, e_first, e_last, e_queued_src,
         g_first, g_first_src, g_last, g_last_src,
         -- what the servers show of the first token, where no engine stamped it
-        case when e_first is null then g_first end as o_first,
+        case when e_first is null then coalesce(g_first,
+            case when e_scheduled is not null then c_first end) end as o_first,
         coalesce(g_recv, in_first) as inner_at,
         coalesce(e_recv, e_queued, e_scheduled, e_prefill_end, e_kv_start, e_first) as e_at,
         coalesce(g_recv, p_recv, e_recv) as recv
@@ -225,6 +226,11 @@ c as (
             else '' end
     from p where o_first is not null and p_scheduled is null and e_scheduled is null
         and (c_first is null or c_first >= o_first)
+    union all
+    -- an engine that tells when it began, and somebody else when the first token came
+    select request_key, revision, 2, 'prefill', '', e_scheduled, o_first,
+        'inferred first token after it was scheduled', 'engine', coalesce(e_worker, '')
+    from p where is_pd = 0 and e_scheduled is not null and o_first is not null
     union all
     -- from the end of the prefill to the first token: an upper bound of the transfer
     select request_key, revision, 6, 'kv_transfer', '', p_first, o_first,

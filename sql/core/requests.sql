@@ -56,7 +56,8 @@ l as (
         min(case when source = 'request_log' then request_id end) as log_request_id,
         max(request_id) as any_request_id,
         max(case when role = 'client' then trace_id end) as c_trace_id,
-        max(trace_id) as any_trace_id,
+        -- record spans of engines' logs have trace ids that nobody else knows
+        max(case when trace_id not like '746b726563%' then trace_id end) as any_trace_id,
         max(case when source = 'request_log' then model end) as log_model,
         max(case when role = 'client' then model end) as c_model,
         max(model) as any_model,
@@ -135,8 +136,10 @@ t as (
             or (p.p_queued is not null and p.p_scheduled is not null) then 1 else 0 end
             as knows_queue,
         case when (p.is_pd = 0 and p.e_prefilled = 1)
-            or p.p_scheduled is not null then 1 else 0 end as knows_prefill,
-        case when (p.is_pd = 1 and (p.p_first is not null or p.e_first is not null))
+            or (p.p_scheduled is not null and p.p_first is not null) then 1 else 0 end
+            as knows_prefill,
+        case when (p.is_pd = 1 and (p.p_first is not null or p.e_first is not null)
+                and not (p.p_n > 0 and p.p_first is null and p.kv_moved is not null))
             or p.e_kv_start is not null then 1 else 0 end as knows_kv,
         case when (p.e_first is not null and p.e_last is not null)
             or (p.e_n = 0 and p.c_first is not null and p.end_known = 1)

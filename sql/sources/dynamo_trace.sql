@@ -52,7 +52,7 @@ select
     id as leg_id,
     'gateway' as role,
     'dynamo_trace' as source,
-    1 as is_part,
+    2 as is_part,
     trace_id,
     span_id,
     a[1] as request_id,
@@ -88,7 +88,7 @@ union all
 select
     id || '-worker',
     case when is_pd then 'prefill_engine' else 'engine' end,
-    'dynamo_trace', 1, trace_id, span_id, null, a[1], service_name, 'dynamo', a[11], 'ok',
+    'dynamo_trace', 2, trace_id, span_id, null, a[1], service_name, 'dynamo', a[11], 'ok',
     null, null, null, null, null, 1, null, null,
     case when is_pd then null else a[10] end,
     sent_ns,

@@ -57,7 +57,7 @@ select
         else 'router'
     end as role,
     'llm_d' as source,
-    case when is_gateway then 0 else 1 end as is_part,
+    case when is_gateway then 0 when is_proxy then 2 else 1 end as is_part,
     trace_id,
     span_id,
     parent_span_id,

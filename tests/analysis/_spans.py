@@ -51,6 +51,7 @@ def span(
     message: str | None = None,
     events: Iterable[tuple[str, float]] = (),
     resource: Row | None = None,
+    scope: str | None = None,
     **attributes: Any,
 ) -> Row:
     """One row of `spans`; attributes are given with ``__`` for ``.``."""
@@ -71,10 +72,13 @@ def span(
         "service_name": service,
         "service_instance_id": instance,
         "process_id": process,
+        "scope_name": scope,
         "operation_name": named.get("gen_ai.operation.name"),
         "model": named.get("gen_ai.request.model"),
-        "request_id": named.get("gen_ai.request.id"),
-        "response_id": named.get("gen_ai.response.id"),
+        "request_id": named.get("gen_ai.request.id") or named.get("request_id") or named.get("rid"),
+        "response_id": named.get("gen_ai.response.id")
+        or named.get("x_request_id")
+        or named.get("bootstrap_room"),
         "http_route": named.get("http.route") or named.get("url.path") or named.get("http.target"),
         "tracekit_phase": named.get("tracekit.phase"),
         "input_tokens": named.get("gen_ai.usage.input_tokens"),

@@ -179,13 +179,13 @@ def join_far_parts(units: list[Unit]) -> list[Unit]:
     lone = set(map(id, alone))
     for unit in units:
         if id(unit) not in lone:
-            for norm_id in unit.norm_ids:
-                of_id[norm_id].append(unit)
+            for name in _names(unit):
+                of_id[name].append(unit)
     gone: set[int] = set()
     # what belongs to nobody else is one request, if it has one id
     first_of: dict[str, Unit] = {}
     for unit in sorted(alone, key=lambda u: (u.start_ns, u.key_leg.leg_id)):
-        ids = sorted(unit.norm_ids)
+        ids = sorted(_names(unit))
         near = {
             id(u): u
             for norm_id in ids
@@ -206,8 +206,13 @@ def join_far_parts(units: list[Unit]) -> list[Unit]:
                 gone.add(id(unit))
                 break
     # while the leg that parts hang on is not there, they tell of no request, unless that it failed
-    gone.update(id(u) for u in alone if not any(p.role == "gateway" or p.failed for p in u.parts))
+    gone.update(id(u) for u in alone if not any(p.is_part == 2 or p.failed for p in u.parts))
     return [u for u in units if id(u) not in gone]
+
+
+def _names(unit: Unit) -> set[str]:
+    """Every id that a leg of it has: of the request, and of its P/D pair."""
+    return unit.norm_ids | {leg.pair_id for leg in unit.legs if leg.pair_id}
 
 
 def role_of_part(part: LegFacts, unit: Unit, role_of: Mapping[str, str]) -> str:
@@ -219,8 +224,10 @@ def role_of_part(part: LegFacts, unit: Unit, role_of: Mapping[str, str]) -> str:
         return "provider"
     if part.role in ("engine", "decode_engine") and unit.engines:
         return "provider"
-    if part.role == "prefill_engine" and unit.prefill is not None and unit.prefill.answered:
-        return "provider"
+    if part.role == "prefill_engine" and unit.prefill is not None:
+        # a server's own span knows better than a proxy's or its log, unless it is a wrapper's
+        is_log_of_it = part.source == f"{unit.prefill.source}_log"
+        return "provider" if unit.prefill.answered or is_log_of_it else part.role
     if part.role == "engine" and any(p.role == "prefill_engine" for p in unit.parts):
         return "decode_engine"
     return part.role

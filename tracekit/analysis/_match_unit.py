@@ -42,7 +42,8 @@ class LegFacts(NamedTuple):
     answered: int = 0
     #: answers to the one prompt, where the source says
     choices: int | None = None
-    #: 1 if it tells a part of the call or engine leg above it, 0 if it is a leg of its own
+    #: 1 if it tells a part of the call or engine leg above it, 2 if it may also stand alone,
+    #: 0 if it is a leg of its own
     is_part: int = 0
     #: what a prefill and a decode server share of one request, where the source says
     pair_id: str | None = None

@@ -23,8 +23,10 @@ SOURCES: Final[tuple[str, ...]] = (
     "request_log",
     "dynamo",
     "dynamo_trace",
+    "llama_cpp_log",
     "llm_d",
     "sglang",
+    "sglang_log",
     "sglang_router",
 )
 

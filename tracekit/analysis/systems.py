@@ -1,9 +1,9 @@
 """The serving systems tracekit reads: what each phase is known by there, and how to turn it on.
 
-One table for doctor, missing evidence, the README's support table and docs. Owns facts about systems
-in words; computes nothing and knows no SQL. A phase is ``measured`` (stamped), ``reported`` (a
-duration that is placed), ``inferred`` (a model or a bound), ``merged`` (told with a neighbour only),
-``unknown`` or ``none`` (it cannot occur there).
+One table for doctor, missing evidence, the README's support table and docs. Owns facts about
+systems in words; computes nothing and knows no SQL. A phase is ``measured`` (stamped), ``reported``
+(a duration that is placed), ``inferred`` (a model or a bound), ``merged`` (told with a neighbour
+only), ``unknown`` or ``none`` (it cannot occur there).
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ class System:
     """One system.
 
     ``sources`` are the files of ``sql/sources`` that read it, ``engines`` the values of
-    ``requests.engine``. ``phases`` holds per phase (how well, from what). ``turn_on`` holds per kind
-    of evidence the flag or variable that sends it: ``spans``, ``split`` (queue apart from prefill),
-    ``transfer`` (when), ``bytes`` (how much), ``load``, ``cached``, ``trace`` (that callers and
-    servers share a trace or an id).
+    ``requests.engine``. ``phases`` holds per phase (how well, from what). ``turn_on`` holds per
+    kind of evidence the flag or variable that sends it: ``spans``, ``split`` (queue apart from
+    prefill), ``transfer`` (when), ``bytes`` (how much), ``load``, ``cached``, ``trace`` (that
+    callers and servers share a trace or an id).
     """
 
     name: str
@@ -221,7 +221,7 @@ SYSTEMS: Final[tuple[System, ...]] = (
             "spans": "llama.cpp sends no spans: import its log, or responses with `timings`",
             "split": "record when the headers of a streamed answer came, or log with -lv 5",
             "cached": "timings.cache_n tells it",
-            "trace": "llama.cpp ignores traceparent and x-request-id: records join by their timings",
+            "trace": "llama.cpp ignores traceparent and x-request-id: records join by timings",
         },
         "docs/sources/llama-cpp.md",
     ),

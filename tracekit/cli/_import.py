@@ -41,7 +41,21 @@ def import_command(
             "--source",
             metavar="FORMAT",
             help="Format of the files, where detection needs help: csv, jsonl, parquet, "
-            "otlp-jsonl, otlp-json, otlp-protobuf, ...",
+            "otlp-jsonl, otlp-json, otlp-protobuf, dynamo-request-trace, ...",
+        ),
+    ] = None,
+    service: Annotated[
+        str | None,
+        typer.Option(
+            "--service", metavar="NAME", help="Name of the process whose log the files are."
+        ),
+    ] = None,
+    log_start: Annotated[
+        str | None,
+        typer.Option(
+            "--log-start",
+            metavar="TIME",
+            help="When an engine's log began, where its lines have no date (llama.cpp).",
         ),
     ] = None,
     keep_text: Annotated[
@@ -49,13 +63,13 @@ def import_command(
     ] = False,
     as_json: opt.Json = False,
 ) -> None:
-    """Import OTLP files and request logs into the store.
+    """Import OTLP files, engines' logs and request logs into the store.
 
-    Takes collector JSON lines, length-delimited protobuf, CSV, JSON lines and Parquet, also .gz
-    and .zst, also whole folders. Importing a file again changes nothing. A bad line does not
-    stop the good ones, nor does the cut end of a file those before it, nor a file that is nothing
-    known the files beside it. Exit 3 if a file named here could not be used, or nothing in the
-    files could (an empty file is no error).
+    Takes collector JSON lines, length-delimited protobuf, CSV, JSON lines, Parquet and the logs
+    of engines, also .gz and .zst, also whole folders. Importing a file again changes nothing. A
+    bad line does not stop the good ones, nor does the cut end of a file those before it, nor a
+    file that is nothing known the files beside it. Exit 3 if a file named here could not be used,
+    or nothing in the files could (an empty file is no error).
     """
     from tracekit.lake.store import Store
     from tracekit.report import import_text
@@ -70,6 +84,8 @@ def import_command(
             mapping=pairs,
             source=source,
             keep_text=keep_text,
+            service=service,
+            log_start_unix_ns=_log_start(log_start),
             done=done.append,
         )
     finally:
@@ -82,6 +98,16 @@ def import_command(
     there = summary.duplicates or summary.differing
     if summary.refused_count and not summary.taken and not there:
         raise typer.Exit(DATA)
+
+
+def _log_start(text: str | None) -> int | None:
+    if text is None:
+        return None
+    import time
+
+    from tracekit.analysis.window import parse_time_ns
+
+    return parse_time_ns(text, now_unix_ns=time.time_ns())
 
 
 def _pairs(texts: Sequence[str]) -> dict[str, str]:
@@ -104,6 +130,8 @@ def import_with_progress(
     mapping: dict[str, str] | None = None,
     source: str | None = None,
     keep_text: bool = False,
+    service: str | None = None,
+    log_start_unix_ns: int | None = None,
     done: Callable[[ImportSummary], None] | None = None,
 ) -> ImportSummary:
     """Import, with a progress bar on stderr where that is a terminal."""
@@ -116,6 +144,8 @@ def import_with_progress(
             mapping=mapping,
             source=source,
             keep_text=keep_text,
+            service=service,
+            log_start_unix_ns=log_start_unix_ns,
             progress=progress,
             done=done,
         )

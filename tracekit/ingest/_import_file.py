@@ -14,12 +14,14 @@ from typing import Final
 import pyarrow as pa
 
 from tracekit.errors import SourceError
+from tracekit.ingest._attrs import BadItemError, resource_of
 from tracekit.ingest._collect import new_rows
 from tracekit.ingest._import_run import Run
 from tracekit.ingest._messages import Message, Unreadable, read_messages, signals
 from tracekit.ingest._request_files import flatten
 from tracekit.ingest._request_json import parse_json
 from tracekit.ingest._rows import Rows
+from tracekit.ingest._span_rows import SpanRows
 from tracekit.ingest._streams import Source
 from tracekit.ingest.batch import (
     TABLE_OF_SIGNAL,
@@ -27,6 +29,7 @@ from tracekit.ingest.batch import (
     quarantine_rows,
     stamp_rows,
 )
+from tracekit.ingest.engine_logs import BY_FORMAT, SCOPE, BadLine, ids_of, lines_of
 from tracekit.ingest.otlp_json import add_document
 from tracekit.ingest.otlp_protobuf import add_protobuf
 from tracekit.ingest.request_log import LogBatch, read_request_log
@@ -145,6 +148,51 @@ class FileImport:
     def _flush(self, signal: str) -> None:
         decoded = self._pending.pop(signal).decoded()
         self._commit(TABLE_OF_SIGNAL[signal], decoded.table)
+
+    # -- engines' logs -------------------------------------------------------------------------
+
+    def read_engine_log(self, file_format: str) -> None:
+        """Reads an engine's log. SourceError if nothing in it can be used."""
+        log = BY_FORMAT[file_format]
+        rows = SpanRows(keep_text=self._run.keep_text)
+        resource = resource_of(
+            {"service.name": self._run.service or log.service}, keep_text=self._run.keep_text
+        )
+        rows.group(resource, SCOPE + log.format, None)
+        skipped = read = number = 0
+        for number, found in log.read(lines_of(self._source.content()), self._run.facts):
+            if found is None:
+                skipped += 1
+                continue
+            read += 1
+            if isinstance(found, BadLine):
+                self._refuse_place("traces", Unreadable(number, found.reason, found.detail))
+                continue
+            trace_id, span_id = ids_of(log, found)
+            try:
+                rows.add(
+                    trace_id, span_id, b"", found.name, 1, found.start_unix_ns, found.end_unix_ns,
+                    0, None, 0, found.attributes, None, None,
+                )  # fmt: skip
+            except BadItemError as error:
+                self._refuse_place("traces", Unreadable(number, error.reason, error.detail))
+            if len(rows) >= BATCH_ROWS:
+                self._commit("spans", rows.decoded().table)
+                rows = SpanRows(keep_text=self._run.keep_text)
+                rows.group(resource, SCOPE + log.format, None)
+        self._commit("spans", rows.decoded().table)
+        if (damage := self._source.damage) is not None:
+            self._refuse_place("traces", Unreadable(number, damage.reason, damage.detail))
+        if not read:
+            raise SourceError(
+                f"{log.wants} was looked for in {plural(skipped, 'line')}, and none is there",
+                where=self._source.name,
+                how=f"is it a log of another kind? --source {file_format} was taken for it",
+            )
+        if skipped:
+            self.remark(f"{plural(skipped, 'line')} about no request passed over")
+        self._check_usable()
+        self._flush_refused()
 
     # -- request logs --------------------------------------------------------------------------
 

@@ -10,6 +10,7 @@ from functools import cached_property
 
 from tracekit.ingest._seen import SeenRows
 from tracekit.ingest.columns import names_known, parse_mapping
+from tracekit.ingest.engine_logs import Facts
 from tracekit.lake.stamping import stamping
 from tracekit.lake.store import Store
 
@@ -39,6 +40,8 @@ class Run:
         progress: Callable[[Progress], None],
         note: Callable[[str], None],
         keep_text: bool,
+        service: str | None,
+        facts: Facts,
         now_unix_ns: int | None,
         bytes_total: int | None,
     ) -> None:
@@ -47,6 +50,8 @@ class Run:
         self.known = names_known(parse_mapping(mapping))
         self.note = note
         self.keep_text = keep_text
+        self.service = service
+        self.facts = facts
         self.now_unix_ns = now_unix_ns if now_unix_ns is not None else time.time_ns()
         self.path = ""
         self._given = store

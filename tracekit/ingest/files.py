@@ -18,6 +18,7 @@ from tracekit.ingest import _wire
 from tracekit.ingest._messages import BOM, MAX_MESSAGE_BYTES
 from tracekit.ingest._streams import STANDARD_INPUT
 from tracekit.ingest._unpack import ZSTD_MAGIC
+from tracekit.ingest.engine_logs import ENGINE_LOG_FORMATS, detect_engine_log
 from tracekit.ingest.otlp_json import parse, signals_of
 from tracekit.ingest.request_log import json_rows, looks_like_request_log
 
@@ -92,7 +93,7 @@ def detect(
     """The format of a file by its first bytes, decompressed.
 
     ``complete`` says that ``head`` is the whole file; ``mapping`` names columns of request logs
-    (``--map``), ``name`` serves messages only. One of `OTLP_FORMATS`,
+    (``--map``), ``name`` serves messages only. One of `OTLP_FORMATS`, `ENGINE_LOG_FORMATS`,
     `REQUEST_LOG_FORMATS` or `EMPTY`; SourceError, saying what was tried, if it is nothing known.
     """
     text = head.removeprefix(BOM).lstrip()
@@ -101,6 +102,7 @@ def detect(
     found = (
         _json_format(text, complete)
         or _protobuf_format(head, complete)
+        or detect_engine_log(head.removeprefix(BOM))
         or looks_like_request_log(name, head, mapping=mapping)
     )
     return found or _unknown(name, head, mapping or {})
@@ -125,7 +127,9 @@ def _unknown(name: str, head: bytes, mapping: Mapping[str, str]) -> NoReturn:
             "model, input_tokens, output_tokens, ttft_ms, e2e_ms, tokens_per_s, note and the "
             "others of `tracekit sql --describe request_log`",
         )
-    tried = "; ".join((*OTLP_FORMATS.values(), *REQUEST_LOG_FORMATS.values()))
+    tried = "; ".join(
+        (*OTLP_FORMATS.values(), *ENGINE_LOG_FORMATS.values(), *REQUEST_LOG_FORMATS.values())
+    )
     raise SourceError(
         "nothing known in this file",
         where=name,

@@ -15,6 +15,7 @@ from tracekit.errors import SourceError, UsageError
 from tracekit.ingest._import_file import FileImport
 from tracekit.ingest._import_run import Progress, Run
 from tracekit.ingest._streams import Source, input_bytes, opened
+from tracekit.ingest.engine_logs import ENGINE_LOG_FORMATS, Facts
 from tracekit.ingest.files import (
     EMPTY,
     HEAD_BYTES,
@@ -44,13 +45,17 @@ def import_paths(
     note: Callable[[str], None] | None = None,
     done: Callable[[ImportSummary], None] | None = None,
     keep_text: bool = False,
+    service: str | None = None,
+    log_start_unix_ns: int | None = None,
     now_unix_ns: int | None = None,
 ) -> ImportSummary:
     """Imports files, folders and standard input (``-``) into ``store``.
 
     ``store`` may be a function that opens it, which is called when something is to be written.
     ``mapping`` is for request logs (their column to ours, ``name`` or ``name:unit``); ``source``
-    forces a format of `files.OTLP_FORMATS` or `files.REQUEST_LOG_FORMATS` on all inputs;
+    forces a format of `files.OTLP_FORMATS`, `ENGINE_LOG_FORMATS` or `files.REQUEST_LOG_FORMATS`
+    on all inputs; ``service`` names the process whose log an engine's log is, and
+    ``log_start_unix_ns`` is the zero of its clock where its lines have no date;
     ``progress`` is called as bytes are read, ``note`` with each remark for the user as it comes
     up, ``done`` with the summary before an error at the end; ``now_unix_ns`` stands for the clock.
     Rows that the store holds already, and repetitions, are counted as duplicates. With ``settle``
@@ -61,8 +66,9 @@ def import_paths(
     or read in part, its error is raised at the end. Unknown files in folders are passed over with
     a note, unless there is no other.
     """
-    if source is not None and source not in OTLP_FORMATS | REQUEST_LOG_FORMATS:
-        known = ", ".join(OTLP_FORMATS | REQUEST_LOG_FORMATS)
+    formats = OTLP_FORMATS | ENGINE_LOG_FORMATS | REQUEST_LOG_FORMATS
+    if source is not None and source not in formats:
+        known = ", ".join(formats)
         raise UsageError(f"unknown format {source!r}; one of {known}")
     inputs = expand(paths)
     if not inputs:
@@ -73,6 +79,8 @@ def import_paths(
         progress=progress or (lambda _: None),
         note=note or (lambda _: None),
         keep_text=keep_text,
+        service=service,
+        facts=Facts(log_start_unix_ns),
         now_unix_ns=now_unix_ns,
         bytes_total=_total([path for path, _ in inputs]),
     )
@@ -162,6 +170,8 @@ def _file(run: Run, source: Source, file_format: str, named: bool) -> FileSummar
     job = FileImport(run, source, source.sha256, named=named)
     if file_format in OTLP_FORMATS:
         job.read_otlp(file_format)
+    elif file_format in ENGINE_LOG_FORMATS:
+        job.read_engine_log(file_format)
     elif file_format != EMPTY:
         job.read_request_log(file_format)
     else:

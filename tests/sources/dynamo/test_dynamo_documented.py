@@ -1,0 +1,122 @@
+"""What Dynamo's spans are beside engines' own, on retries and in older releases (built by hand)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.analysis import _captures as captures
+from tests.analysis._spans import Row, engine, span, table
+
+RID = "5c773c97-2803-4720-afdd-60dcd3edecbf"
+
+
+def _frontend(end: float = 400, ttft: float = 190, **more: Any) -> Row:
+    values: Row = {
+        "uri": "/v1/chat/completions",
+        "request_id": RID,
+        "x_request_id": "mine-1",
+        "input_tokens": "80",
+        "output_tokens": "21",
+        "ttft_ms": str(ttft),
+        "request__outcome": "success",
+    }
+    return span("http-request", id="H", start=0, end=end, service="frontend", **(values | more))
+
+
+def _route(id: str, start: float, end: float, phase: str, **more: Any) -> Row:
+    return span("kv_router.route_request", id=id, start=start, end=end, parent="H", kind=3,
+                service="frontend", request_id=RID, phase=phase, **more)  # fmt: skip
+
+
+def _worker(id: str, start: float, end: float, parent: str, **more: Any) -> Row:
+    values: Row = {"component": "backend", "endpoint": "generate", "instance_id": id}
+    return span("handle_payload", id=id, start=start, end=end, parent=parent, kind=2,
+                service=f"worker-{id}", request_id=RID, **(values | more))  # fmt: skip
+
+
+def _records(spans: list[Row]) -> list[Row]:
+    return captures.records(captures.derived(table("spans", spans)))
+
+
+def test_an_engines_own_span_wins_over_the_worker_around_it() -> None:
+    """The merged time before the first token is split by vLLM's span below handle_payload."""
+    own = engine("v", 6, parent="w", queue=120, prefill=50, decode=190, tokens=(80, 21))
+    (record,) = _records([
+        _frontend(), _route("r", 3, 398, "Aggregated"), _worker("w", 5, 399, "r"), own,
+    ])  # fmt: skip
+    assert record["sources"] == "dynamo,vllm"
+    assert record["queue_ms"] == pytest.approx(120)
+    assert record["prefill_ms"] == pytest.approx(50)
+    assert record["queue_or_prefill_ms"] is None
+    assert record["engine"] == "vllm"
+
+
+def test_engines_below_two_workers_are_a_pair_by_the_workers_word() -> None:
+    """Their own ids and token counts say nothing of each other; the workers' role and id do."""
+    (record,) = _records([
+        _frontend(),
+        _route("rp", 3, 90, "Prefill"), _worker("wp", 4, 89, "rp", component="prefill"),
+        engine("p", 5, parent="wp", queue=20, prefill=50, decode=0, tokens=(80, 2), service="vp"),
+        _route("rd", 91, 398, "Decode"), _worker("wd", 92, 399, "rd"),
+        engine("d", 93, parent="wd", queue=70, prefill=8, decode=200, tokens=(80, 21),
+               service="vd"),
+    ])  # fmt: skip
+    assert record["leg_roles"] == "gateway,prefill_engine,decode_engine"
+    assert (record["queue_ms"], record["prefill_ms"]) == pytest.approx((20, 50))
+    assert record["kv_transfer_ms"] == pytest.approx(78)
+
+
+def test_a_migrated_request_is_one() -> None:
+    """A worker died; the router sent the request to another with the tokens it had."""
+    (record,) = _records([
+        _frontend(ttft=50),
+        _route("r0", 3, 150, "Aggregated"), _worker("w0", 5, 149, "r0"),
+        _route("r1", 151, 398, "Aggregated", migration__is_retry=True),
+        _worker("w1", 153, 399, "r1"),
+    ])  # fmt: skip
+    assert record["queue_or_prefill_ms"] == pytest.approx(50 - 5)
+    assert record["decode_ms"] == pytest.approx(350)
+
+
+def test_spans_of_older_releases() -> None:
+    """Up to about 0.9 handle_payload hung on prefill_routing, or on http-request itself."""
+    (record,) = _records([
+        _frontend(),
+        span("prefill_routing", id="pr", start=2, end=90, parent="H", service="frontend"),
+        _worker("wp", 4, 89, "pr"), _worker("wd", 92, 399, "H"),
+    ])  # fmt: skip
+    assert record["leg_roles"] == "gateway,prefill_engine,decode_engine"
+
+
+def test_housekeeping_is_no_request() -> None:
+    """Trap 6: queries between workers, probes and /metrics."""
+    assert not _records([
+        span("http-request", id="m", start=0, end=1, service="frontend", uri="/metrics"),
+        span("http-request", id="h", start=0, end=1, service="frontend", uri="/health"),
+        _worker("k", 0, 1, "none", endpoint="worker_kv_query_source_0"),
+    ])  # fmt: skip
+
+
+def test_a_wait_for_the_router_is_queue() -> None:
+    """Trap 1's other half: an overloaded router, S 669 of a wait of 672 ms."""
+    (record,) = _records([
+        _frontend(end=900, ttft=720),
+        span("kv_router.select_worker", id="sel", start=2, end=672, parent="H",
+             service="frontend"),
+        span("kv_router.schedule", id="sch", start=2.5, end=671.5, parent="sel",
+             service="frontend"),
+        _route("r", 673, 898, "Aggregated"), _worker("w", 675, 899, "r"),
+    ])  # fmt: skip
+    assert record["queue_ms"] == pytest.approx(669)
+    assert record["queue_or_prefill_ms"] == pytest.approx(720 - 675)
+
+
+def test_a_cancelled_and_a_refused_request() -> None:
+    spans = [
+        _frontend(request__outcome="cancelled"),
+        _frontend(request__outcome="rejected", ttft=-1) | {
+            "trace_id": "ab" * 16, "span_id": "cd" * 8},
+    ]  # fmt: skip
+    assert sorted(r["status"] for r in _records(spans)) == ["aborted", "error"]

@@ -1,0 +1,144 @@
+"""llm-d's spans as its sources describe them (built by hand: there is no recording of it)."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from tests.analysis import _captures as captures
+from tests.analysis._spans import Row, chat, engine, span, table
+
+PROXY = "llm_d.pd_proxy"
+
+
+def _named(key: str, value: float) -> dict[str, Any]:
+    return {key.replace(".", "__"): value}
+
+
+def _epp(end: float = 400, **more: Any) -> list[Row]:
+    """The scheduler's spans: 30 ms of flow control and scheduling, then the whole answer."""
+    return [
+        span("gateway.request", id="gw", start=0, end=end, kind=2, service="epp", **more),
+        span(
+            "gateway.request_orchestration",
+            id="orch",
+            start=2,
+            end=32,
+            parent="gw",
+            kind=2,
+            service="epp",
+        ),
+    ]
+
+
+def _sidecar(
+    *,
+    prefill: tuple[float, float] | None = (36, 110),
+    decode: tuple[float, float] = (111, 395),
+    status: int = 200,
+    parent: str | None = "gw",
+) -> list[Row]:
+    rows = [
+        span(f"{PROXY}.POST /v1/chat/completions", id="post", start=34, end=397, parent=parent,
+             kind=2, service="sidecar", http__route="/v1/chat/completions"),
+        span(f"{PROXY}.request", id="prox", start=35, end=396, parent="post", kind=2,
+             service="sidecar"),
+    ]  # fmt: skip
+    above = "prox"
+    if prefill is not None:
+        rows.append(
+            span(f"{PROXY}.prefill", id="ppre", start=prefill[0], end=prefill[1], parent="prox",
+                 service="sidecar", status=2 if status >= 400 else 0,
+                 **_named(f"{PROXY}.prefill.status_code", status))
+        )  # fmt: skip
+        above = "ppre"
+    if status < 500:
+        # trap 2: the decode span hangs on the prefill span that has ended, and has the summary
+        rows.append(
+            span(f"{PROXY}.decode", id="pdec", start=decode[0], end=decode[1], parent=above,
+                 service="sidecar",
+                 **_named(f"{PROXY}.true_ttft_ms", decode[0] - 35))
+        )  # fmt: skip
+    return rows
+
+
+def _engines() -> list[Row]:
+    """vLLM's spans: siblings of the sidecar's, below the scheduler's, of one request id."""
+    same: Row = {"parent": "gw", "request_id": "cmpl-7d-0"}
+    return [
+        engine("p", 37, queue=20, prefill=50, decode=0, tokens=(80, 1), service="vp",
+               instance="p0", **same),
+        engine("d", 112, queue=60, prefill=8, decode=200, tokens=(80, 21), service="vd",
+               instance="d0", **same),
+    ]  # fmt: skip
+
+
+def _only(spans: list[Row]) -> Row:
+    con = captures.derived(table("spans", spans))
+    (record,) = captures.records(con)
+    phases = con.sql("select * from phases order by start_unix_ns").to_arrow_table().to_pylist()
+    total = sum(p["end_unix_ns"] - p["start_unix_ns"] for p in phases) / 1e6
+    assert total == pytest.approx(record["e2e_ms"])
+    for before, after in pairwise(phases):
+        assert before["end_unix_ns"] == after["start_unix_ns"]
+    return record
+
+
+def test_a_request_is_one_with_its_engines_and_its_sidecar() -> None:
+    record = _only([*_epp(), *_sidecar(), *_engines()])
+    assert record["leg_roles"] == "gateway,router,prefill_engine,decode_engine,provider"
+    # flow control and scheduling 30 ms, and the prefill engine's own queue 20 ms
+    assert record["queue_ms"] == pytest.approx(50)
+    assert record["prefill_ms"] == pytest.approx(50)
+    # the decode engine's queue is its wait for the KV cache, its 8 ms the last token's
+    assert record["kv_transfer_ms"] == pytest.approx(68)
+    assert record["decode_ms"] == pytest.approx(200)
+    assert record["ttft_ms"] == pytest.approx(112 + 2 + 60 + 8)
+
+
+def test_the_proxys_true_ttft_is_no_ttft() -> None:
+    """Trap 1: it is when the decode call began. Without engine spans no token is known."""
+    record = _only([*_epp(), *_sidecar()])
+    assert record["ttft_ms"] is None
+    assert record["queue_ms"] == pytest.approx(30)
+    # the prefill call holds the prefill engine's queue
+    assert record["queue_or_prefill_ms"] == pytest.approx(110 - 36)
+    assert record["prefill_ms"] is None
+    assert not record["kv_transfer_ms"]
+    assert not record["decode_ms"]
+
+
+def test_a_prefill_that_failed_was_handed_to_nobody() -> None:
+    """Trap 6: after a 5xx the decode server does all of it, and no decode span is sent."""
+    whole = engine("d", 112, parent="gw", queue=5, prefill=90, decode=150, tokens=(80, 21),
+                   service="vd", instance="d0", request_id="cmpl-7d-0")  # fmt: skip
+    record = _only([*_epp(), *_sidecar(status=503), whole])
+    assert "prefill_engine" not in record["leg_roles"]
+    assert record["kv_transfer_ms"] is None
+    assert record["prefill_ms"] == pytest.approx(90)
+    assert record["queue_ms"] == pytest.approx(35)
+
+
+def test_without_the_scheduler_the_client_holds_it_together() -> None:
+    """Trap 4: the scheduler and the sidecar keep a tenth; the client's own trace goes on."""
+    spans = [chat("c", -5, 405), *_sidecar(parent="c")]
+    spans += [row | {"parent_span_id": spans[0]["span_id"]} for row in _engines()]
+    record = _only(spans)
+    assert record["leg_roles"].startswith("client,")
+    assert record["prefill_ms"] == pytest.approx(50)
+    assert record["decode_ms"] > 0
+
+
+def test_the_sidecar_alone_is_a_request() -> None:
+    record = _only(_sidecar(parent=None))
+    assert record["queue_or_prefill_ms"] == pytest.approx(110 - 36)
+    assert record["status"] == "ok"
+
+
+def test_a_prefill_that_ends_after_the_request_is_cut_off() -> None:
+    """Trap 5: the SGLang connector's prefill call runs outside its span's context."""
+    record = _only([*_epp(), *_sidecar(prefill=(36, 500), decode=(36, 395))])
+    assert record["e2e_ms"] == pytest.approx(395)
+    assert record["queue_or_prefill_ms"] == pytest.approx(395 - 36)

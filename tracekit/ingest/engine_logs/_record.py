@@ -1,0 +1,135 @@
+"""A line of an engine's log about one request, as a row of `spans`: a record span.
+
+So the lake, settling and ``sql/sources`` treat it as any span. Owns its shape and its identity;
+what a line means is its system's module's, what its fields mean ``sql/sources``'.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
+
+from tracekit.errors import SourceError
+
+#: Scope of record spans, before the name of their format.
+SCOPE: Final = "tracekit.import."
+
+#: First bytes of the trace ids that are made up here: no tracing system knows them.
+MADE_UP: Final = b"tkrec"
+
+
+@dataclass(frozen=True)
+class Record:
+    """One record. ``identity`` is what names it wherever it is read again; times in unix ns.
+
+    ``attributes`` are the fields as the engine wrote them: its names, its units.
+    """
+
+    name: str
+    identity: str
+    start_unix_ns: int
+    end_unix_ns: int
+    attributes: dict[str, Any]
+    trace_id: str | None = None
+
+
+@dataclass(frozen=True)
+class BadLine:
+    """A line that looks like a record and cannot be read."""
+
+    reason: str
+    detail: str
+
+
+class Line(NamedTuple):
+    """One line of a file, numbered from 1."""
+
+    number: int
+    text: bytes
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the user said of a log: the zero of its clock [unix ns], where its lines lack a date."""
+
+    log_start_unix_ns: int | None = None
+
+
+#: What a reader gives per line: a record, a bad line, or None for one that is about no request.
+Read = Iterator[tuple[int, "Record | BadLine | None"]]
+
+
+@dataclass(frozen=True)
+class EngineLog:
+    """One format. ``service`` names the process unless the user does; ``read`` never raises but
+    SourceError, and gives one item a line at least."""
+
+    format: str
+    label: str
+    service: str
+    looks_like: Callable[[bytes], bool]
+    read: Callable[[Iterable[Line], Facts], Read]
+    #: what the file must hold to be of use, for the error when it does not
+    wants: str = field(default="a record of a request")
+
+
+def ids_of(log: EngineLog, record: Record) -> tuple[bytes, bytes]:
+    """(trace id, span id) of a record: the same wherever and whenever it is read."""
+    named = hashlib.sha256(f"{log.format}|{record.identity}".encode()).digest()
+    whole = hashlib.sha256(f"{log.format}|{record.identity}|{record.name}".encode()).digest()
+    trace_id = MADE_UP + named[:11]
+    if record.trace_id is not None:
+        try:
+            told = bytes.fromhex(record.trace_id)
+        except ValueError:
+            told = b""
+        if len(told) == 16 and any(told):
+            trace_id = told
+    return trace_id, whole[:8]
+
+
+def lines_of(chunks: Iterable[bytes]) -> Iterator[Line]:
+    """Numbered lines without their ends."""
+    for number, text in enumerate(chunks, start=1):
+        yield Line(number, text.rstrip(b"\r\n"))
+
+
+def time_ns(value: object, *, per_s: int) -> int | None:
+    """Unix ns of a number that counts ``per_s`` a second since 1970; None if it is no time."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    if isinstance(value, float) and not value == value:
+        return None
+    if not 0 < value < 7_258_118_400 * per_s:
+        return None
+    if isinstance(value, int):
+        return value * (1_000_000_000 // per_s)
+    return round(value * (1_000_000_000 // per_s))
+
+
+def duration_ns(value: object, *, per_s: int) -> int | None:
+    """Ns of a number that counts ``per_s`` a second; None if it is no duration of at most a day."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    if not 0 <= value <= 86_400 * per_s:
+        return None
+    return round(value * (1_000_000_000 // per_s))
+
+
+__all__ = [
+    "MADE_UP",
+    "SCOPE",
+    "BadLine",
+    "EngineLog",
+    "Facts",
+    "Line",
+    "Read",
+    "Record",
+    "SourceError",
+    "duration_ns",
+    "ids_of",
+    "lines_of",
+    "time_ns",
+]
