@@ -1,6 +1,6 @@
 -- Everything that the tests for causes look at, side by side.
 -- grain: one row per suspect.
--- inputs: suspect_requests, slow_requests, suspect_load, stalls_explained, contention, worker_slices, slice_rules, peer_load, demand, load_usual, suspect_pressure, cache_losses, coincidences, transfer_costs, after_idle
+-- inputs: suspect_requests, slow_requests, suspect_load, stalls_explained, contention, worker_slices, slice_rules, peer_load, demand, load_usual, suspect_pressure, cache_losses, coincidences, transfer_costs, after_idle, phases
 -- suspect_id: the row of suspect_requests
 -- request_key: identity of the request
 -- phase: phase it lost its time in
@@ -38,6 +38,7 @@
 -- step_wait_ms: [ms] of a front-end loss the wait for an engine step
 -- transfer_wait_ms: [ms] of a KV transfer the wait before it
 -- wire_ms: [ms] of a KV transfer the time in which bytes moved, NULL if not told
+-- alloc_ms: [ms] of a queue the wait for KV space of the decode server, NULL if not told
 -- again_ms: [ms] prefill on a decode server that computed the prompt again
 -- size_ms: [ms] of a KV transfer's excess that grows with its size
 -- frozen_ms: [ms] of its loss that ended at the moment at which others of its worker went on too
@@ -53,6 +54,15 @@ with shapes as (
         max(double_prefill_ms) as double_prefill_ms
     from slow_requests
     group by request_key
+),
+
+-- waits for KV space of a decode server, as its requests tell them
+allocs as (
+    select h.request_key as request_key, sum(p.end_unix_ns - p.start_unix_ns) / 1e6 as alloc_ms
+    from phases as p
+    join shapes as h on p.request_key = h.request_key
+    where p.sub_phase = 'queue.kv_alloc'
+    group by h.request_key
 ),
 
 -- a wait is explained by how the worker served meanwhile: its slowest phase counts
@@ -139,12 +149,14 @@ select
     h.engine_step_wait_ms as step_wait_ms,
     h.kv_transfer_wait_ms as transfer_wait_ms,
     h.kv_transfer_wire_ms as wire_ms,
+    m.alloc_ms as alloc_ms,
     h.double_prefill_ms as again_ms,
     t.size_ms as size_ms,
     coalesce(g.frozen_ms, 0.0) as frozen_ms,
     i.idle_ms as idle_ms
 from suspect_requests as q
 left join shapes as h on q.request_key = h.request_key
+left join allocs as m on q.request_key = m.request_key
 left join suspect_load as l on q.suspect_id = l.suspect_id
 left join stalls_explained as o on q.suspect_id = o.suspect_id
 left join priced as p on q.suspect_id = p.suspect_id

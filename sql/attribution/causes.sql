@@ -78,6 +78,7 @@ with tested as (
         -- behind others' transfers one waits for the link: that it runs at its usual speed, or that
         -- no others were on their way, must be known before the wait is one for room
         case when e.transfer_share is not null or e.moving < 2.0 then 1 else 0 end as is_link_free,
+        e.alloc_ms as alloc_ms,
         e.step_wait_ms as step_wait_ms,
         e.frozen_ms as frozen_ms,
         -- a clock that is low for heat or power did not sleep
@@ -94,6 +95,8 @@ named as (
             when t.phase = 'queue' then
                 case
                     when t.is_throttled * t.is_slower = 1 then 'slow'
+                    -- they say themselves that they waited for memory
+                    when t.alloc_ms >= t.enough_ms then 'kv_capacity'
                     -- a long prefill is there on any day: what came at once, what was sent here
                     -- only, a worker or a memory that is short make a queue of it
                     when t.is_demand = 1 and t.is_spike = 1 and t.is_crowded = 0
@@ -181,6 +184,9 @@ select
                       else t.excess_ms end
         when 'cache_miss'
             then case when t.cache_ms < t.excess_ms then t.cache_ms else t.excess_ms end
+        when 'kv_capacity'
+            then case when t.alloc_ms < t.excess_ms then t.alloc_ms
+                      when t.alloc_ms is not null then t.excess_ms end
         when 'double_prefill'
             then case when t.again_ms < t.excess_ms then t.again_ms else t.excess_ms end
         when 'kv_transfer_wait'

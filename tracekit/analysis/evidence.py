@@ -185,7 +185,7 @@ def _facts(con: duckdb.DuckDBPyConnection) -> list[Row]:
                 median(e.peer_arrivals) as peer_arrivals, median(e.busy) as busy,
                 median(e.peer_busy) as peer_busy, median(e.full_share) as full_share,
                 median(e.kv_usage) as kv_usage,
-                median(e.wire_ms) as wire_ms,
+                median(e.wire_ms) as wire_ms, median(e.alloc_ms) as alloc_ms,
                 median(e.clock_share) as clock_share, median(e.transfer_share) as transfer_share,
                 median(l.missed_tokens) as missed_tokens, median(e.slow_share) as slow_share,
                 median(e.own_share) as own_share,
@@ -380,6 +380,11 @@ def _tested(cause: str, f: Row) -> Iterator[str]:
             f"the worker got {plural(round(f['arrivals']), 'request')} where a peer got "
             f"{f['peer_arrivals']:.0f}; {f['busy']:.1f} were in service on it, "
             f"{f['peer_busy']:.1f} on the least loaded peer"
+        )
+    elif cause == "kv_capacity" and f["alloc_ms"] is not None and f["full_share"] is None:
+        yield (
+            f"{format_ms(f['alloc_ms'])} of their queue, at the median, is the wait for KV space on "
+            "the decode server"
         )
     elif cause == "kv_capacity" and f["full_share"] is not None:
         known = f["worker_preemptions"] is not None
