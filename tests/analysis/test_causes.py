@@ -25,6 +25,7 @@ _NUMBERS = (
     *("slow_error", "own_share", "waiting", "busy", "peer_waiting", "peer_busy", "waiting_share"),
     *("slots_share", "full_share", "kv_usage", "worker_preemptions", "transfer_share"),
     *("clock_share", "throttled_share", "cache_ms", "step_wait_ms", "transfer_wait_ms"),
+    "alloc_ms",
     *("again_ms", "wire_ms", "size_ms", "arrivals", "peer_arrivals", "frozen_ms", "surplus_share"),
     *("idle_ms", "moving", "decode_share"),
 )
@@ -222,6 +223,15 @@ def test_a_missed_prefix_costs_prefill_only() -> None:
     assert _cause("queue_or_prefill", cache_ms=1700.0) == ("cache_miss", 1000.0)
     assert _cause("prefill", cache_ms=400.0)[0] == "unknown"
     assert _cause("decode", cache_ms=700.0)[0] == "unknown"
+
+
+def test_requests_that_say_they_waited_for_memory() -> None:
+    """More than half of the loss is the decode server's KV space, whatever else was there."""
+    busy = {"is_spike": 1, "is_elevated": 1}
+    assert _cause("queue", alloc_ms=700.0, **busy) == ("kv_capacity", 700.0)
+    assert _cause("queue", alloc_ms=1700.0) == ("kv_capacity", 1000.0)
+    assert _cause("queue", alloc_ms=400.0)[0] == "unknown"
+    assert _cause("prefill", alloc_ms=900.0)[0] == "unknown"
 
 
 @pytest.mark.parametrize(

@@ -383,8 +383,8 @@ def _tested(cause: str, f: Row) -> Iterator[str]:
         )
     elif cause == "kv_capacity" and f["alloc_ms"] is not None and f["full_share"] is None:
         yield (
-            f"{format_ms(f['alloc_ms'])} of their queue, at the median, is the wait for KV space on "
-            "the decode server"
+            f"{format_ms(f['alloc_ms'])} of their queue, at the median, is the wait for KV space "
+            "on the decode server"
         )
     elif cause == "kv_capacity" and f["full_share"] is not None:
         known = f["worker_preemptions"] is not None
