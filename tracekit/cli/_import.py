@@ -63,7 +63,7 @@ def import_command(
     ] = False,
     as_json: opt.Json = False,
 ) -> None:
-    """Import OTLP files, engines' logs and request logs into the store.
+    """Import OTLP files, engines' and request logs into the store.
 
     Takes collector JSON lines, length-delimited protobuf, CSV, JSON lines, Parquet and the logs
     of engines, also .gz and .zst, also whole folders. Importing a file again changes nothing. A
