@@ -69,7 +69,7 @@ n as (
     left join routed as r on d.name = 'handle_payload'
         and d.trace_id = r.trace_id and d.parent_span_id = r.span_id
     where d.name = 'kv_router.schedule'
-        or (d.name = 'http-request' and (a[1] is null or a[1] like '/v1/%'))
+        or (d.name = 'http-request' and a[1] like '/v1/%')
         or (d.name = 'handle_payload' and coalesce(a[2], 'generate') = 'generate')
 ),
 

@@ -248,12 +248,13 @@ def _choose_traces(con: duckdb.DuckDBPyConnection, ripe_before: int) -> int:
         ),
         base_ids as (
             select distinct unnest([request_id, response_id]) as id from fresh_spans
-            where coalesce(request_id, response_id) is not null
+            where coalesce(request_id, response_id) is not null and {may_be_leg()}
                 and trace_id in (select trace_id from base)
         ),
         shared as (
             select distinct f.trace_id from fresh_spans as f
-            where f.request_id in (from base_ids) or f.response_id in (from base_ids)
+            where (f.request_id in (from base_ids) or f.response_id in (from base_ids))
+                and {may_be_leg()}
         ),
         every as (select trace_id from base union select trace_id from shared)
         select trace_id,

@@ -335,11 +335,12 @@ class Tail:
         con = self._con
         parts = [
             f"select distinct trace_id, {log_key} as log_key, {normalised_id(source)} as norm_id "
-            f"from new_{table} where {source} is not null"
-            for table, source, log_key in (
-                ("spans", "request_id", "null::varchar"),
-                ("spans", "response_id", "null::varchar"),
-                ("request_log", "request_id", "log_key"),
+            f"from new_{table} where {source} is not null and {sought}"
+            for table, source, log_key, sought in (
+                # an id on a span that is no leg joins nothing
+                ("spans", "request_id", "null::varchar", may_be_leg()),
+                ("spans", "response_id", "null::varchar", may_be_leg()),
+                ("request_log", "request_id", "log_key", "true"),
             )
             if self._fresh[table]
         ]
