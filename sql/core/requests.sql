@@ -284,6 +284,8 @@ select
         then 1 - coalesce(f.unexplained_ms, 0) / ((t.wall_end - t.wall_start) / 1e6)
     end as coverage,
     case
+        -- stages without the span that they are stages of: on its way, or lost
+        when g.is_partial = 1 then 'incomplete_trace'
         when l.leg_quarantine is not null then l.leg_quarantine
         -- what is still open has no end yet, and so no wall time
         when t.wall_end <= t.wall_start

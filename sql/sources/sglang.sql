@@ -1,7 +1,7 @@
 -- SGLang's own spans: a server's root span as engine leg, its stages as parts of it, KV sends beside.
--- grain: one row per root, thread or stage span of those named below
+-- grain: one row per root, thread or stage span of those named below, and one more per P/D root
 -- inputs: spans
--- when: scope_name = 'sglang server' and (name in ('api_server_dispatch', 'prefill_bootstrap', 'prefill_forward', 'chunked_prefill', 'prefill_transfer_kv_cache', 'decode_bootstrap', 'decode_transferred', 'decode_waiting', 'decode_forward', 'mooncake_worker_send') or name like '% Req %' or name like '%Scheduler [%' or name like '%Tokenizer(%')
+-- when: scope_name = 'sglang server' and (name in ('api_server_dispatch', 'prefill_bootstrap', 'prefill_forward', 'chunked_prefill', 'prefill_transfer_kv_cache', 'decode_bootstrap', 'decode_transferred', 'decode_waiting', 'decode_forward', 'mooncake_worker_send') or name like '% Req %' or name like '%Scheduler [%' or name like '%Tokenizer(%' or name like 'mooncake transfer %')
 -- A root is `<role> Req <rid>` (no role: unified). Below it lie thread spans, one a process and rank,
 -- and below these the stages, which carry no attributes: role, ids and counts are the root's. Every
 -- rank repeats every stage; the timeline counts an instant once.
@@ -24,7 +24,8 @@ with g as (
                 else s.end_unix_ns end as end_unix_ns
         ),
         s.name like '% Req %' as is_root,
-        s.name like '%Scheduler [%' or s.name like '%Tokenizer(%' as is_thread
+        s.name like '%Scheduler [%' or s.name like '%Tokenizer(%'
+            or s.name like 'mooncake transfer %' as is_thread
     from spans as s
     where s.scope_name = 'sglang server' and s.name <> 'decode_loop'
 ),
@@ -184,7 +185,7 @@ select
     parent_span_id,
     case when is_root and not is_sender then a[9] end as request_id,
     case when is_root and not is_sender then coalesce(a[9], a[1])
-        when is_sender or name = 'prefill_forward' then room end as norm_request_id,
+        when is_sender then room end as norm_request_id,
     service_name,
     service_instance_id,
     coalesce(host_name, host_id) as host_name,
@@ -211,13 +212,15 @@ select
     end as sub_phase,
     case
         when is_recompute then coalesce(retracted_ns, start_unix_ns)
-        when (is_root and not is_sender) or is_refused
+        when is_root or is_thread
             or name in ('api_server_dispatch', 'prefill_bootstrap', 'decode_bootstrap')
+            or (name in ('chunked_prefill', 'decode_waiting', 'decode_forward')
+                and not is_prefill and not is_decode and not is_decode_wait)
             then start_unix_ns
     end as recv_unix_ns,
     case
         when is_recompute then 'measured event retract'
-        when is_root and not is_sender or is_refused then 'measured span start'
+        when is_root or is_thread then 'measured span start'
         when name in ('api_server_dispatch', 'prefill_bootstrap', 'decode_bootstrap')
             then 'measured ' || name
     end as recv_src,
@@ -266,3 +269,25 @@ select
         as leg_end_src,
     ingested_unix_ns
 from k
+union all by name
+-- the room once more, as an id to look a request up by: the other server's rid is another
+select
+    substr(md5(concat_ws('|', trace_id, span_id, service_name, service_instance_id, process_id,
+        process_rank)), 1, 24) || '-room' as leg_id,
+    server as role,
+    'sglang' as source,
+    1 as is_part,
+    trace_id,
+    span_id as parent_span_id,
+    room as norm_request_id,
+    service_name,
+    service_instance_id,
+    coalesce(host_name, host_id) as host_name,
+    'sglang' as engine,
+    'ok' as status,
+    1 as has_clock,
+    start_unix_ns as recv_unix_ns,
+    'measured span start' as recv_src,
+    ingested_unix_ns
+from k
+where is_root and not is_sender and room is not null

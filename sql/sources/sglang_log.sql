@@ -101,12 +101,12 @@ select
     ingested_unix_ns
 from k
 union all
--- waiting for KV space of the decode server
+-- waiting for KV space of the decode server; with the room as an id to look the other line up by
 select
     id || '-alloc', case when is_prefill then 'prefill_engine' else 'decode_engine' end,
-    'sglang_log', 2, a[2], trace_id, span_id, null, a[1], service_name, service_instance_id,
+    'sglang_log', 2, a[2], trace_id, span_id, null, a[2], service_name, service_instance_id,
     host_name, service_name, 'sglang', 'ok', null, null, null, null, null, null, null, 1,
     'queue.kv_alloc', start_unix_ns, 'reported bootstrap_duration', null, null, null, null, null,
     null, null, null, null, null, allocated_ns, 'reported bootstrap_duration', ingested_unix_ns
 from k
-where allocated_ns > start_unix_ns
+where a[2] is not null

@@ -27,6 +27,7 @@ NOW_NS = captures.INGESTED_NS
 #: Columns that tell when a row was written or how much was known then, not what it says.
 _BOOK_KEEPING = (
     "clock_uncertainty_ms",
+    "kv_transfer_uncertainty_ms",
     "uncertainty_ms",
     "request_key",
     "revision",
@@ -98,15 +99,18 @@ def made() -> tuple[pa.Table, pa.Table]:
 _LINKS = ("invoke_agent", "prefill", "decode")
 
 
-def split(rows: pa.Table, parts: int, rng: random.Random) -> list[pa.Table]:
+def split(
+    rows: pa.Table, parts: int, rng: random.Random, *, links: Sequence[str] = _LINKS
+) -> list[pa.Table]:
     """``rows`` in random order, cut into ``parts``; a tenth of the rows comes once more.
 
-    Spans that only link others come first: a link that is late by itself revises nothing.
+    ``links`` are (beginnings of) names. Spans that only link others come first: a link that is late by itself revises nothing.
     """
     order = list(range(rows.num_rows))
     rng.shuffle(order)
     names = rows["name"].to_pylist() if "name" in rows.column_names else [None] * len(order)
-    part_of = [0 if names[i] in _LINKS else rng.randrange(parts) for i in range(len(order))]
+    first = [(name or "").startswith(tuple(links)) for name in names]
+    part_of = [0 if first[i] else rng.randrange(parts) for i in range(len(order))]
     out = []
     for part in range(parts):
         indices = [i for i in order if part_of[i] == part]

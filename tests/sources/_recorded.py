@@ -25,11 +25,15 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Recorded:
-    """Derived rows of one recording; durations in ms."""
+    """Derived rows of one recording; durations in ms.
+
+    ``incomplete`` are parts whose request began or ended outside the recording.
+    """
 
     requests: list[Row]
     phases: list[Row]
     legs: list[Row]
+    incomplete: list[Row]
 
     def by_id(self) -> dict[str, Row]:
         return {r["request_id"]: r for r in self.requests}
@@ -56,12 +60,12 @@ def recorded(
             log_start_unix_ns=log_start_unix_ns,
         )
         with Session.open(store) as session:
-            return Recorded(
-                *(
-                    session.frame(f"select * from {table}").to_dicts()
-                    for table in ("requests", "phases", "legs")
-                )
+            requests, phases, legs = (
+                session.frame(f"select * from {table}").to_dicts()
+                for table in ("requests", "phases", "legs")
             )
+    cut = [r for r in requests if r["quarantine_reason"] == "incomplete_trace"]
+    return Recorded([r for r in requests if r not in cut], phases, legs, cut)
 
 
 @cache

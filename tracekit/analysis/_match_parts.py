@@ -168,11 +168,7 @@ def _is_beside(part: LegFacts, unit: Unit) -> bool:
 
 def join_far_parts(units: list[Unit]) -> list[Unit]:
     """Parts that came in a trace of their own go to the request whose id they name."""
-    alone = [
-        u
-        for u in units
-        if u.parts and not (u.engines or u.calls or u.phases or u.logs or u.prefill)
-    ]
+    alone = [u for u in units if u.has_parts_only]
     if not alone:
         return units
     of_id: dict[str, list[Unit]] = defaultdict(list)
@@ -205,8 +201,6 @@ def join_far_parts(units: list[Unit]) -> list[Unit]:
                 first.absorb(unit, score=0.9)
                 gone.add(id(unit))
                 break
-    # while the leg that parts hang on is not there, they tell of no request, unless that it failed
-    gone.update(id(u) for u in alone if not any(p.is_part == 2 or p.failed for p in u.parts))
     return [u for u in units if id(u) not in gone]
 
 

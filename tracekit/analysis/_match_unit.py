@@ -75,6 +75,8 @@ class Group(NamedTuple):
     leg_roles: str
     sources: str
     match_score: float
+    #: 1 if it holds parts of a request only: the leg that they hang on is not there
+    is_partial: int = 0
 
 
 @dataclass(eq=False)
@@ -146,6 +148,16 @@ class Unit:
     def end_ns(self) -> int:
         ends = [leg.end_ns for leg in self.legs if leg.end_ns is not None]
         return max(ends) if ends else self.start_ns
+
+    @property
+    def has_parts_only(self) -> bool:
+        """Whether the leg that its parts hang on is not there."""
+        return bool(self.parts) and len(self.legs) == len(self.parts)
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether it is too little to be a request: it may still be under way, or was lost."""
+        return self.has_parts_only and not any(p.is_part == 2 or p.failed for p in self.parts)
 
     @property
     def never_decoded(self) -> bool:

@@ -297,6 +297,7 @@ def _group_table(groups: Iterable[Group]) -> pa.Table:
         "choices": pa.int32(),
         "legs_count": pa.int32(),
         "match_score": pa.float64(),
+        "is_partial": pa.int32(),
     }
     columns = zip(*rows, strict=True) if rows else [()] * len(types)
     return pa.table(

@@ -182,6 +182,7 @@ def _emit(unit: Unit) -> tuple[list[Assignment], Group]:
         leg_roles=_joined(frozenset([role for _, role in roles])),
         sources=_joined(frozenset([leg.source for leg, _ in roles])),
         match_score=score,
+        is_partial=int(unit.is_partial),
     )
 
 
