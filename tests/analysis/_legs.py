@@ -29,6 +29,7 @@ _GROUPS = pa.schema(
         ("leg_roles", pa.string()),
         ("sources", pa.string()),
         ("match_score", pa.float64()),
+        ("is_partial", pa.int32()),
     ]
 )
 
@@ -81,6 +82,7 @@ def run_core(
                 "leg_roles": ",".join(sorted({m["role"] for m in members})),
                 "sources": "made",
                 "match_score": 1.0,
+                "is_partial": 0,
             }
         )
     con = duckdb.connect()

@@ -104,7 +104,8 @@ def split(
 ) -> list[pa.Table]:
     """``rows`` in random order, cut into ``parts``; a tenth of the rows comes once more.
 
-    ``links`` are (beginnings of) names. Spans that only link others come first: a link that is late by itself revises nothing.
+    Spans that only link others (``links``: how their names begin) come first: a link that is late
+    by itself revises nothing.
     """
     order = list(range(rows.num_rows))
     rng.shuffle(order)
