@@ -139,7 +139,7 @@ t as (
             or (p.p_scheduled is not null and p.p_first is not null) then 1 else 0 end
             as knows_prefill,
         case when (p.is_pd = 1 and (p.p_first is not null or p.e_first is not null)
-                and not (p.p_n > 0 and p.p_first is null and p.kv_moved is not null))
+                and not (p.p_first is null and p.kv_moved is not null))
             or p.e_kv_start is not null then 1 else 0 end as knows_kv,
         case when (p.e_first is not null and p.e_last is not null)
             or (p.e_n = 0 and p.c_first is not null and p.end_known = 1)

@@ -6,11 +6,12 @@ them. Reads one session; sends nothing (that is :mod:`tracekit.analysis.probe`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from tracekit.analysis import sqlfiles
+from tracekit.analysis.doctor_chains import Remark, Row, chain_remarks
 from tracekit.analysis.swapped import Swapped, looks_swapped
 from tracekit.analysis.systems import turn_on
 from tracekit.words import plural as _n
@@ -30,18 +31,6 @@ DOCTOR_SERVICE: Final = "tracekit-doctor"
 #: Pairs of clocks that get a remark of their own.
 _CLOCKS_NAMED: Final = 5
 
-Row = Mapping[str, Any]
-
-
-@dataclass(frozen=True)
-class Remark:
-    """One thing worth saying: ``topic`` groups, ``how`` mends it (None where nothing is to do)."""
-
-    level: str
-    topic: str
-    text: str
-    how: str | None = None
-
 
 @dataclass(frozen=True)
 class Health:
@@ -55,6 +44,7 @@ class Health:
     engines: tuple[Row, ...]
     refused: tuple[Row, ...]
     remarks: tuple[Remark, ...]
+    chains: tuple[Row, ...] = ()
     clocks: tuple[Row, ...] = ()
 
     @property
@@ -75,6 +65,7 @@ class Health:
             "services": [dict(r) for r in self.services],
             "joins": dict(self.joins),
             "engines": [dict(r) for r in self.engines],
+            "chains": [dict(r) for r in self.chains],
             "refused": [dict(r) for r in self.refused],
             "clocks": [dict(r) for r in self.clocks],
             "remarks": [asdict(r) for r in self.remarks],
@@ -89,12 +80,14 @@ def health(session: Session) -> Health:
     joins = _rows(session, "joins")[0]
     engines = _rows(session, "engine_evidence")
     refused = _rows(session, "refused")
+    chains = _rows(session, "chains")
     clocks = _rows(session, "clocks")
     remarks = (
         *_arrival_remarks(arrivals, services, now),
         *(_silent_remark(r) for r in _rows(session, "silent_services")),
         *_join_remarks(joins),
         *(remark for row in engines for remark in _engine_remarks(row)),
+        *(remark for row in chains for remark in chain_remarks(row)),
         *_clock_remarks(clocks, *_clipped(session)),
         *(_swapped_remark(found) for found in looks_swapped(session.con)),
         *_refused_remarks(refused),
@@ -108,6 +101,7 @@ def health(session: Session) -> Health:
         engines=engines,
         refused=refused,
         clocks=clocks,
+        chains=chains,
         remarks=tuple(sorted(remarks, key=lambda r: LEVELS.index(r.level))),
     )
 

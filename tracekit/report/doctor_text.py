@@ -9,7 +9,8 @@ from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from tracekit.analysis.doctor import Health, Remark
+from tracekit.analysis.doctor import Health
+from tracekit.analysis.doctor_chains import Remark
 from tracekit.analysis.probe import Probe
 from tracekit.report import formats
 from tracekit.report.console import make_table
