@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from tracekit.analysis.doctor import DOCTOR_SERVICE
 from tracekit.analysis.doctor_chains import Remark
 from tracekit.errors import UsageError
 from tracekit.lake.receiver_file import RECEIVER_FILE, Listening, read_listening
