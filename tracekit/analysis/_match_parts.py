@@ -15,6 +15,9 @@ from tracekit.analysis._match_unit import CALL_ROLES, LegFacts, Unit, same_token
 #: A part from another trace lies within its request, but for clocks that differ by this much.
 _PART_SLACK_NS: Final = 10_000_000_000
 
+#: Requests of one id: a pair, and tries of either; an id that more have names none of them.
+_SHARED_ID_MAX: Final = 8
+
 
 def innermost_engines(
     engines: Sequence[LegFacts], parents: Mapping[str, str | None]
@@ -171,12 +174,13 @@ def join_far_parts(units: list[Unit]) -> list[Unit]:
     alone = [u for u in units if u.has_parts_only]
     if not alone:
         return units
-    of_id: dict[str, list[Unit]] = defaultdict(list)
+    of_id: Mapping[str, list[Unit]] = defaultdict(list)
     lone = set(map(id, alone))
     for unit in units:
         if id(unit) not in lone:
             for name in _names(unit):
                 of_id[name].append(unit)
+    of_id = {name: found for name, found in of_id.items() if len(found) <= _SHARED_ID_MAX}
     gone: set[int] = set()
     # what belongs to nobody else is one request, if it has one id
     first_of: dict[str, Unit] = {}
