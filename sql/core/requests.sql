@@ -92,6 +92,8 @@ l as (
         max(case when tokens_source = 'estimated' then 1 else 0 end) as tokens_estimated,
         max(streaming) as streaming,
         sum(case when role = 'client' then 1 else 0 end) as c_n,
+        -- an engine that does not know when a request came counts from its prefill on
+        min(case when role = 'engine' then ttft_kind end) as e_kind,
         max(case when role = 'client' and status = 'ok' then 1 else 0 end) as c_ok,
         max(case when role = 'client' and status = 'aborted' then 1 else 0 end) as c_aborted,
         max(case when role = 'client' and status = 'timeout' then 1 else 0 end) as c_timeout,
@@ -245,7 +247,11 @@ select
     end as status,
     l.finish_reason, l.error,
     case when t.first_ns >= t.wall_start then (t.first_ns - t.wall_start) / 1e6 end as ttft_ms,
-    case when t.first_ns >= t.wall_start then t.kind end as ttft_kind,
+    case
+        when t.first_ns < t.wall_start or t.first_ns is null then null
+        when t.c_n = 0 and t.g_n = 0 and l.e_kind = 'server_excl_queue' then l.e_kind
+        else t.kind
+    end as ttft_kind,
     case when t.c_answer >= t.wall_start then (t.c_answer - t.wall_start) / 1e6 end as ttfa_ms,
     case
         when t.stream_ns >= 0 and g.choices > 0 and l.output_tokens > g.choices

@@ -5,19 +5,20 @@
 -- legs: engine legs
 -- requests: requests they belong to
 -- without_request_id: legs without a request id
--- roots: legs whose span has no parent: the caller sent no traceparent
+-- roots: legs whose span has no parent: the caller sent no traceparent; records of logs have none
 -- parents_missing: legs whose parent span is not in the store
 -- split_ids: request ids that appear on several servers in several traces
 -- without_queue: legs that do not tell queue from prefill
 -- without_client: requests that no client reported
 -- without_cached_tokens: requests whose cached tokens are unknown
 with e as (
-    select *
+    select *, coalesce(trace_id like '746b726563%', false) as is_record
     from legs
     where role in ('engine', 'prefill_engine', 'decode_engine') and span_id is not null
         and sub_phase is null
         -- a span that tells a part of a server's work is no leg of its own here
-        and (source = 'tracekit' or (recv_unix_ns is not null and leg_end_unix_ns is not null))
+        and (source = 'tracekit' or trace_id like '746b726563%'
+            or (recv_unix_ns is not null and leg_end_unix_ns is not null))
 ),
 
 told as (
@@ -59,9 +60,9 @@ select
     coalesce(e.engine, '') as engine,
     count(*) as legs,
     count(distinct e.request_key) as requests,
-    count(*) filter (where e.request_id is null and e.norm_request_id is null)
+    count(*) filter (where e.request_id is null and e.norm_request_id is null and not e.is_record)
         as without_request_id,
-    count(*) filter (where e.parent_span_id is null) as roots,
+    count(*) filter (where e.parent_span_id is null and not e.is_record) as roots,
     count(o.leg_id) as parents_missing,
     coalesce(max(split.split_ids), 0) as split_ids,
     count(*) filter (where t.request_key is null and e.leg_quarantine is null

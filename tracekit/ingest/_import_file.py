@@ -13,7 +13,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from tracekit.errors import SourceError
+from tracekit.errors import SourceError, UsageError
 from tracekit.ingest._attrs import BadItemError, resource_of
 from tracekit.ingest._collect import new_rows
 from tracekit.ingest._import_run import Run
@@ -29,7 +29,14 @@ from tracekit.ingest.batch import (
     quarantine_rows,
     stamp_rows,
 )
-from tracekit.ingest.engine_logs import BY_FORMAT, SCOPE, BadLine, ids_of, lines_of
+from tracekit.ingest.engine_logs import (
+    BY_FORMAT,
+    SCOPE,
+    BadLine,
+    EngineLog,
+    ids_of,
+    lines_in,
+)
 from tracekit.ingest.otlp_json import add_document
 from tracekit.ingest.otlp_protobuf import add_protobuf
 from tracekit.ingest.request_log import LogBatch, read_request_log
@@ -160,7 +167,9 @@ class FileImport:
         )
         rows.group(resource, SCOPE + log.format, None)
         skipped = read = number = 0
-        for number, found in log.read(lines_of(self._source.content()), self._run.facts):
+        facts = self._run.facts_of(self._source.name, log)
+        lines = lines_in(self._source.content(), is_cut=lambda: self._source.damage is not None)
+        for number, found in log.read(lines, facts):
             if found is None:
                 skipped += 1
                 continue
@@ -177,22 +186,36 @@ class FileImport:
             except BadItemError as error:
                 self._refuse_place("traces", Unreadable(number, error.reason, error.detail))
             if len(rows) >= BATCH_ROWS:
-                self._commit("spans", rows.decoded().table)
+                self._commit_records(log, rows.decoded().table)
                 rows = SpanRows(keep_text=self._run.keep_text)
                 rows.group(resource, SCOPE + log.format, None)
-        self._commit("spans", rows.decoded().table)
+        self._commit_records(log, rows.decoded().table)
         if (damage := self._source.damage) is not None:
             self._refuse_place("traces", Unreadable(number, damage.reason, damage.detail))
         if not read:
             raise SourceError(
-                f"{log.wants} was looked for in {plural(skipped, 'line')}, and none is there",
+                f"{log.wants} was looked for in {plural(skipped, 'line')}, and none is there"
+                + "".join(f"; {notice}" for notice in facts.notices()),
                 where=self._source.name,
                 how=f"is it a log of another kind? --source {file_format} was taken for it",
             )
         if skipped:
             self.remark(f"{plural(skipped, 'line')} about no request passed over")
+        for notice in facts.notices():
+            self.remark(notice)
         self._check_usable()
         self._flush_refused()
+
+    def _commit_records(self, log: EngineLog, rows: pa.Table) -> None:
+        if log.counts_from_start and rows.num_rows:
+            moved = self._run.seen.moved(rows)
+            if moved:
+                raise UsageError(
+                    f"{self._source.name}: {plural(moved, 'request')} of this log "
+                    f"{verb(moved, 'is', 'are')} in the store at another time already: to place "
+                    "them with another --log-start, import the log into a fresh --store"
+                )
+        self._commit("spans", rows)
 
     # -- request logs --------------------------------------------------------------------------
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
+from tracekit.errors import UsageError
 from tracekit.ingest._seen import SeenRows
 from tracekit.ingest.columns import names_known, parse_mapping
-from tracekit.ingest.engine_logs import Facts
+from tracekit.ingest.engine_logs import EngineLog, Facts
 from tracekit.lake.stamping import stamping
 from tracekit.lake.store import Store
 
@@ -51,7 +53,8 @@ class Run:
         self.note = note
         self.keep_text = keep_text
         self.service = service
-        self.facts = facts
+        self._facts = facts
+        self._log_start_taken_by: str | None = None
         self.now_unix_ns = now_unix_ns if now_unix_ns is not None else time.time_ns()
         self.path = ""
         self._given = store
@@ -83,6 +86,25 @@ class Run:
         """The ingest time of rows that are committed inside: a long import has many."""
         with stamping(self.store) as now_unix_ns:
             yield now_unix_ns if self._stamp_unix_ns is None else self._stamp_unix_ns
+
+    def facts_of(self, name: str, log: EngineLog) -> Facts:
+        """What the user said of the log ``name``.
+
+        UsageError if its times count from a start that was said of another log of this import.
+        """
+        if log.counts_from_start and self._facts.log_start_unix_ns is not None:
+            if self._log_start_taken_by is not None:
+                raise UsageError(
+                    f"{name}: --log-start says when the server of {self._log_start_taken_by} "
+                    "started; import the log of each start by itself"
+                )
+            self._log_start_taken_by = name
+        return replace(self._facts, remarks=Counter())
+
+    @property
+    def is_log_start_idle(self) -> bool:
+        """Whether --log-start was given and no file needed it."""
+        return self._facts.log_start_unix_ns is not None and self._log_start_taken_by is None
 
     def taken(self, rows: int) -> None:
         """``rows`` more are in the store."""

@@ -132,6 +132,24 @@ class SeenRows:
         self._connection.unregister("incoming")
         return int(found[0][0])
 
+    def moved(self, rows: pa.Table) -> int:
+        """How many of these record spans are in the store at another time: a log that has no clock
+        of its own was imported before, and was said to start at another time then."""
+        snapshot = self._store.snapshot("spans")
+        if not snapshot.files:
+            return 0
+        self._connection.register(
+            "incoming", rows.select(["trace_id", "start_unix_ns", "scope_name"])
+        )
+        found = self._connection.execute(
+            "SELECT count(DISTINCT n.trace_id) FROM incoming AS n "
+            f"JOIN ({snapshot.scan_sql()}) AS s "
+            "ON s.scope_name = n.scope_name AND s.trace_id = n.trace_id "
+            "WHERE s.start_unix_ns <> n.start_unix_ns"
+        ).fetchall()
+        self._connection.unregister("incoming")
+        return int(found[0][0])
+
     def differing(self, rows: pa.Table, fresh: pa.Table) -> Differing | None:
         """Log rows that are not among the ``fresh`` ones, yet say something else than the row of
         the same identity that is kept: in the store, or earlier in this batch."""

@@ -6,7 +6,7 @@ file's trouble stops what. One file is `_import_file`'s business.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import replace
 from typing import Final
@@ -32,6 +32,11 @@ __all__ = ["Progress", "import_paths"]
 
 _UNKNOWN: Final = "unknown"
 _MAP_UNUSED: Final = "--map is for request logs; there is none here, so it did nothing"
+_SERVICE_UNUSED: Final = "--service is for engines' logs; there is none here, so it did nothing"
+_LOG_START_UNUSED: Final = (
+    "--log-start is for logs whose times count from the start of the server; there is none here, "
+    "so it did nothing"
+)
 
 
 def import_paths(
@@ -61,15 +66,17 @@ def import_paths(
     Rows that the store holds already, and repetitions, are counted as duplicates. With ``settle``
     the derived tables are brought up to date at the end.
 
-    UsageError for a missing path, an unknown ``source`` or a bad ``mapping``, before anything is
-    written. A file that is nothing known or of no use stops no other: if it was named in ``paths``
-    or read in part, its error is raised at the end. Unknown files in folders are passed over with
-    a note, unless there is no other.
+    UsageError for a missing path, an unknown ``source``, an empty ``service`` or a bad ``mapping``,
+    before anything is written. A file that is nothing known or of no use stops no other: if it was
+    named in ``paths`` or read in part, its error is raised at the end. Unknown files in folders are
+    passed over with a note, unless there is no other.
     """
     formats = OTLP_FORMATS | ENGINE_LOG_FORMATS | REQUEST_LOG_FORMATS
     if source is not None and source not in formats:
         known = ", ".join(formats)
         raise UsageError(f"unknown format {source!r}; one of {known}")
+    if service is not None and not service.strip():
+        raise UsageError("--service is empty; name the process whose log it is")
     inputs = expand(paths)
     if not inputs:
         raise SourceError("no files", where=", ".join(paths))
@@ -153,10 +160,20 @@ def _read_all(
                 files.append(_passed_over(path, error))
     if nothing_known is not None and all(f.format == _UNKNOWN for f in files):
         raise nothing_known
-    if run.mapping and not any(f.format in (*REQUEST_LOG_FORMATS, _UNKNOWN) for f in files):
-        run.note(_MAP_UNUSED)
-        files[0] = replace(files[0], notices=(*files[0].notices, _MAP_UNUSED))
+    for unused in _unused_options(run, {f.format for f in files}):
+        run.note(unused)
+        files[0] = replace(files[0], notices=(*files[0].notices, unused))
     return ImportSummary(tuple(files))
+
+
+def _unused_options(run: Run, formats: Set[str]) -> Iterator[str]:
+    """What to say of options that did nothing, for no file was of a format that they are for."""
+    if run.mapping and not formats & {*REQUEST_LOG_FORMATS, _UNKNOWN}:
+        yield _MAP_UNUSED
+    if run.service is not None and not formats & {*ENGINE_LOG_FORMATS, _UNKNOWN}:
+        yield _SERVICE_UNUSED
+    if run.is_log_start_idle and _UNKNOWN not in formats:
+        yield _LOG_START_UNUSED
 
 
 def _format(run: Run, source: Source, source_format: str | None) -> str:

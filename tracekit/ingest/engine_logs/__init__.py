@@ -17,6 +17,7 @@ from tracekit.ingest.engine_logs._record import (
     Line,
     Record,
     ids_of,
+    lines_in,
     lines_of,
 )
 from tracekit.ingest.engine_logs.dynamo import DYNAMO_REQUEST_TRACE
@@ -52,5 +53,6 @@ __all__ = [
     "Record",
     "detect_engine_log",
     "ids_of",
+    "lines_in",
     "lines_of",
 ]

@@ -7,14 +7,18 @@ what a line means is its system's module's, what its fields mean ``sql/sources``
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from typing import Any, BinaryIO, Final, NamedTuple
 
 from tracekit.errors import SourceError
 
 #: Scope of record spans, before the name of their format.
 SCOPE: Final = "tracekit.import."
+
+#: A longer line is none that says anything of a request: debug output of a whole prompt, say.
+MAX_LINE_BYTES: Final = 1 << 20
 
 #: First bytes of the trace ids that are made up here: no tracing system knows them.
 MADE_UP: Final = b"tkrec"
@@ -52,19 +56,29 @@ class Line(NamedTuple):
 
 @dataclass(frozen=True)
 class Facts:
-    """What the user said of a log: the zero of its clock [unix ns], where its lines lack a date."""
+    """What the user said of a log: the zero of its clock [unix ns], where its lines lack a date.
+
+    ``remarks``: what its reader found that the user should know, and how often; ``{n}`` in a text
+    stands for that.
+    """
 
     log_start_unix_ns: int | None = None
+    remarks: Counter[str] = field(default_factory=Counter, compare=False)
+
+    def notices(self) -> list[str]:
+        """The remarks with their counts, in the order of their first time."""
+        return [text.replace("{n}", f"{count:,}") for text, count in self.remarks.items()]
 
 
-#: What a reader gives per line: a record, a bad line, or None for one that is about no request.
+#: What a reader gives: records and bad lines with their line, None for a line about no request. A
+#: line that is one of several about a request brings nothing by itself.
 Read = Iterator[tuple[int, "Record | BadLine | None"]]
 
 
 @dataclass(frozen=True)
 class EngineLog:
     """One format. ``service`` names the process unless the user does; ``read`` never raises but
-    SourceError, and gives one item a line at least."""
+    SourceError."""
 
     format: str
     label: str
@@ -73,6 +87,8 @@ class EngineLog:
     read: Callable[[Iterable[Line], Facts], Read]
     #: what the file must hold to be of use, for the error when it does not
     wants: str = field(default="a record of a request")
+    #: whether its times count from the start of the process: then one start is one log's
+    counts_from_start: bool = False
 
 
 def ids_of(log: EngineLog, record: Record) -> tuple[bytes, bytes]:
@@ -94,6 +110,24 @@ def lines_of(chunks: Iterable[bytes]) -> Iterator[Line]:
     """Numbered lines without their ends."""
     for number, text in enumerate(chunks, start=1):
         yield Line(number, text.rstrip(b"\r\n"))
+
+
+def lines_in(stream: BinaryIO, *, is_cut: Callable[[], bool]) -> Iterator[Line]:
+    """`lines_of` a file, empty ones for those over `MAX_LINE_BYTES`.
+
+    ``is_cut`` is asked at its end: a line without an end is half a line then, and no line.
+    """
+    number = 0
+    while text := stream.readline(MAX_LINE_BYTES + 1):
+        number += 1
+        if text.endswith(b"\n"):
+            yield Line(number, text.rstrip(b"\r\n"))
+        elif len(text) > MAX_LINE_BYTES:
+            while (rest := stream.readline(MAX_LINE_BYTES)) and not rest.endswith(b"\n"):
+                continue
+            yield Line(number, b"")
+        elif not is_cut():
+            yield Line(number, text)
 
 
 def time_ns(value: object, *, per_s: int) -> int | None:
@@ -130,6 +164,7 @@ __all__ = [
     "SourceError",
     "duration_ns",
     "ids_of",
+    "lines_in",
     "lines_of",
     "time_ns",
 ]

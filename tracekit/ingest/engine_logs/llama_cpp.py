@@ -1,184 +1,386 @@
-"""llama.cpp server's log, text (`minutes.seconds.ms.us` since start) or JSON lines (--log-jsonl).
+"""The log of llama.cpp's server, text or ``--log-jsonl``: one record a request.
 
-A task is gathered from its lines until `print_timing` is complete (or it is released after a
-cancel) and becomes one record, whose attributes are the server's own numbers (`prompt_ms`,
-`prompt_n`, `predicted_ms`, `predicted_n`) and the times that lines have, in us since start
-(`posted_us`, `launched_us`, `prompt_us`, `printed_us`). The clock counts from the start, which no
-line tells: without that nothing can be placed.
+A request is a *task* of the log: lines that name it are gathered until the server says that it
+is over. The log's times count from the start of the server, so its records need ``--log-start``.
+How much there is to gather depends on the verbosity: from level 3 (the default) launch, timings,
+cancellation and release; from 4 (``-lv 4``) also when the prompt began and what of it was cached;
+at 5 also the arrival and each token. Of all that, numbers are kept and never text.
+
+The ``n`` sequences of one call are tasks of their own, of which only the first is no child; the
+children's launches come right before it. They become one record with it.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import orjson
 
-from tracekit.ingest.engine_logs._record import (
-    BadLine,
-    EngineLog,
-    Facts,
-    Line,
-    Read,
-    Record,
-    SourceError,
-)
+from tracekit.errors import SourceError
+from tracekit.ingest._text import drop_body_text
+from tracekit.ingest.engine_logs._record import BadLine, EngineLog, Facts, Line, Read, Record
 
-_TEXT: Final = re.compile(r"^(\d+)\.(\d\d)\.(\d{3})\.(\d{3}) [A-Z] (.*)$")
-_TASK: Final = re.compile(r"\| task (\d+) \| *(.*)$")
-_EVAL: Final = re.compile(
-    r"^(prompt eval|eval|total) time = *(\d+(?:\.\d+)?) ms / *(\d+) tokens(?:$|[ (])"
-)
-#: A request's own task is printed with the number of its answers, housekeeping without.
-_POST: Final = re.compile(r"post: new task, id = (\d+)/\d+(?:,|$)")
-_CANCEL: Final = re.compile(r"cancel task, id_task = (\d+)$")
-_PROMPT: Final = re.compile(r"^new prompt, .*task\.n_tokens = (\d+)$")
-_ERROR: Final = re.compile(r"send_error: task id = (\d+), error: (.*)$")
-
-#: Tasks that are gathered at a time; a log that was cut leaves some for ever.
+_US_NS: Final = 1_000
+#: Times past the year 2200 are none (as in ``sql/sources``), nor is a server that old.
+_LATEST_UNIX_NS: Final = 7_258_118_400_000_000_000
+#: Threads write the log, so lines may be a little out of order; a clock further back is a restart.
+_RESTART_US: Final = 10_000_000
+#: Tasks that are remembered: those under way, and the last of those that are over.
 _OPEN_MAX: Final = 100_000
-#: A line that belongs to a task is about a request, and none of these is refused by itself.
-_MARKS: Final = (b"launch_slot_", b"print_timing", b"task.n_tokens")
+_OVER_MAX: Final = 10_000
+_ERROR_CHARS: Final = 300
+
+# minutes.seconds.milliseconds.microseconds since the start, level, text
+_STAMPED: Final = re.compile(rb"(\d{1,9})\.(\d\d)\.(\d{3})\.(\d{3}) [A-Z] (.*)")
+_JSON: Final = re.compile(rb'\s*\{"type":"')
+_SLOT: Final = re.compile(r"slot +(\S+): id +(-?\d{1,9}) \| task (\d{1,18}) \| (.*)", re.DOTALL)
+_PROMPT: Final = re.compile(r"prompt eval time = +(\d{1,12}\.\d+) ms / +(\d{1,9}) tokens\b")
+_EVAL: Final = re.compile(r" *eval time = +(\d{1,12}\.\d+) ms / +(\d{1,9}) tokens\b")
+_TIMING: Final = re.compile(r" *(?:prompt )?eval time\b")
+_LAUNCH: Final = re.compile(r"processing task(?:, is_child = (\d))?")
+_RELEASE: Final = re.compile(r"stop processing: n_tokens = (\d{1,9}), truncated = ([01])")
+_NEW_PROMPT: Final = re.compile(r"new prompt, .*\btask\.n_tokens = (\d{1,9})")
+_CACHED: Final = re.compile(r"cached n_tokens = (\d{1,9}),")
+_GENERATED: Final = re.compile(r"n_gen = (\d{1,9}), n_remaining = ")
+_STOPPED: Final = re.compile(r"stopped by [a-z]+, n_gen = ")
+# "4/1": task 4, one of those that are waited for; tasks of the server itself have one number
+_POST: Final = re.compile(r"que +post: new task, id = (\d{1,18})/\d+, ")
+_CANCEL: Final = re.compile(r"srv +stop: cancel task, id_task = (\d{1,18})\b")
+_ERROR: Final = re.compile(r"srv +send_error: task id = (\d{1,18}), error: (.*)", re.DOTALL)
+_EXCEPTION: Final = re.compile(r"srv +operator\(\): got exception: ")
+_MODEL: Final = re.compile(r"srv +load_model: loading model '(.+)'")
+_BUILD: Final = re.compile(r"srv +init: build_info: (\S+)")
+_START: Final = re.compile(r"srv +init: initializing \.\.\.")
+
+_HEAD_TEXT: Final = re.compile(
+    rb"^\d{1,9}\.\d\d\.\d{3}\.\d{3} [A-Z] (?:slot|srv|que|cmn) +\S+: ", re.MULTILINE
+)
+_HEAD_JSON: Final = re.compile(
+    rb'^\{"type":"log","time":\d+,"level":"\w+","msg":"(?:slot|srv|que|cmn) +\S+: ', re.MULTILINE
+)
+_HEAD_BARE: Final = re.compile(
+    rb"^(?:[A-Z] )?slot +(?:print_timing|launch_slot_): id +\d+ \| task ", re.MULTILINE
+)
+
+NOT_OVER: Final = (
+    "requests under way at the end of the log, left out: {n}; import it again when they are over"
+)
+NO_TIMINGS: Final = "tasks that ended without timings, no generations (embeddings, say): {n}"
+NO_TASK: Final = "requests refused before they became a task (bad bodies), of no length: {n}"
+NO_ARRIVALS: Final = (
+    "requests without an arrival, of which the time in the queue is not known: {n}; llama-server "
+    "logs arrivals at verbosity 5 (-lv 5)"
+)
+NO_STAMPS: Final = (
+    "lines about requests without a time, which cannot be used: {n}; start llama-server with "
+    "--log-timestamps"
+)
+RESTARTED: Final = (
+    "the server was started again here, and its log counts from 0 again: cut the file there and "
+    "import each part with its own --log-start"
+)
+
+
+#: What a line brings: records and refusals with their places.
+_Found = list[tuple[int, Record | BadLine]]
 
 
 def _looks_like(head: bytes) -> bool:
-    if not any(mark in head for mark in (b"slot ", b"srv ")):
-        return False
-    return any(isinstance(_line(line), tuple) for line in head.splitlines()[:50])
-
-
-def _line(text: bytes) -> tuple[int, str] | BadLine | None:
-    """(us since start, message); None for a line of another kind."""
-    if text[:1] == b"{":
-        try:
-            found = orjson.loads(text)
-        except ValueError:
-            return BadLine("cut_line", "a JSON line that is cut off") if any(
-                mark in text for mark in _MARKS
-            ) else None  # fmt: skip
-        if not isinstance(found, dict) or found.get("type") != "log":
-            return None
-        time_us, message = found.get("time"), found.get("msg")
-        if isinstance(time_us, int) and time_us >= 0 and isinstance(message, str):
-            return time_us, message.rstrip("\n")
-        return None
-    match = _TEXT.match(text.decode("utf-8", "replace"))
-    if match is None:
-        return None
-    minutes, seconds, ms, us, message = match.groups()
-    return ((int(minutes) * 60 + int(seconds)) * 1_000 + int(ms)) * 1_000 + int(us), message
+    return any(form.search(head) for form in (_HEAD_TEXT, _HEAD_JSON, _HEAD_BARE))
 
 
 def _read(lines: Iterable[Line], facts: Facts) -> Read:
-    zero = facts.log_start_unix_ns
-    tasks: dict[int, dict[str, Any]] = {}
-    line = Line(0, b"")
-    for line in lines:
-        found = _line(line.text)
-        if found is None:
-            if line.text.strip():
+    return _Reader(facts).read(lines)
+
+
+@dataclass
+class _Task:
+    """What was told of one task so far; times are µs of the log's clock."""
+
+    id_task: int
+    line: int
+    seen_us: int
+    parent: int | None = None
+    children: list[int] = field(default_factory=list)
+    over: bool = False
+    is_unreadable: bool = False
+    facts: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def is_timed(self) -> bool:
+        return "prompt_ms" in self.facts and "predicted_ms" in self.facts
+
+    @property
+    def end_us(self) -> int | None:
+        """When it was done, refused or cancelled; None while it is under way."""
+        for name in ("print_timing_us", "error_us", "cancelled_us"):
+            if (at := self.facts.get(name)) is not None and (
+                name != "print_timing_us" or self.is_timed
+            ):
+                return int(at)
+        return None
+
+
+class _Reader:
+    """Follows the tasks of one log."""
+
+    def __init__(self, facts: Facts) -> None:
+        self._remarks = facts.remarks
+        self._start_ns = facts.log_start_unix_ns
+        self._open: dict[int, _Task] = {}
+        self._over: dict[int, None] = {}
+        self._children: list[int] = []
+        self._server: dict[str, str] = {}
+        self._latest_us = 0
+        self._tells_arrivals = False
+        self._is_restarted = False
+
+    def read(self, lines: Iterable[Line]) -> Read:
+        for line in lines:
+            stamped = _stamp(line.text)
+            if stamped is None:
+                if _HEAD_BARE.match(line.text):
+                    self._remarks[NO_STAMPS] += 1
+                if line.text.strip():
+                    yield line.number, None
+                continue
+            if self._start_ns is None:
+                raise SourceError(
+                    "the clock of this log counts from the server's start, which no line tells",
+                    where=f"line {line.number}",
+                    how="say when that was with --log-start TIME (ISO time or unix ns)",
+                )
+            at_us, text = stamped
+            if not self._is_restarted and self._restarts(at_us, text):
+                self._is_restarted = True
+                yield from self._leave()
+                yield line.number, BadLine("log_restarted", RESTARTED)
+            self._latest_us = max(self._latest_us, at_us)
+            found = None if self._is_restarted else self._line(line.number, at_us, text)
+            if found is None:
                 yield line.number, None
-            continue
-        if isinstance(found, BadLine):
-            yield line.number, found
-            continue
-        if zero is None:
-            raise SourceError(
-                "the clock of this log counts from the server's start, which no line tells",
-                where=f"line {line.number}",
-                how="say when that was with --log-start TIME (ISO time or unix ns)",
+            else:
+                yield from found
+        yield from self._leave()
+
+    def _restarts(self, at_us: int, text: str) -> bool:
+        begins = _START.match(text) is not None and self._latest_us > at_us
+        return begins or at_us < self._latest_us - _RESTART_US
+
+    # -- one line ------------------------------------------------------------------------------
+
+    def _line(self, number: int, at_us: int, text: str) -> _Found | None:
+        """What a line brings to an end, if anything; None if it is about no request."""
+        if slot := _SLOT.match(text):
+            return self._slot(number, at_us, slot)
+        if post := _POST.match(text):
+            self._tells_arrivals = True
+            self._task(int(post[1]), number, at_us).facts.setdefault("posted_us", at_us)
+            return []
+        if cancel := _CANCEL.match(text):
+            return self._stopped(number, at_us, int(cancel[1]), cancelled_us=at_us)
+        if error := _ERROR.match(text):
+            return self._stopped(
+                number, at_us, int(error[1]), error_us=at_us, error=_message(error[2])
             )
-        ready = _gather(tasks, *found)
-        if isinstance(ready, dict):
-            yield line.number, _record(ready, zero)
-        else:
-            yield line.number, ready
-    for task in tasks.values():
-        if zero is not None and task.get("cancelled"):
-            yield line.number, _record(task, zero)
+        if model := _MODEL.match(text):
+            # where it lies on the server's disk is nobody's business
+            self._server["model"] = re.split(r"[/\\]", model[1])[-1]
+        elif build := _BUILD.match(text):
+            self._server["build_info"] = build[1]
+        elif _EXCEPTION.match(text):
+            self._remarks[NO_TASK] += 1
+        return None
+
+    def _slot(self, number: int, at_us: int, slot: re.Match[str]) -> _Found | None:
+        name, id_slot, id_task, text = slot[1], int(slot[2]), int(slot[3]), slot[4]
+        if launch := _LAUNCH.match(text):
+            self._launch(self._task(id_task, number, at_us), at_us, id_slot, launch[1] == "1")
+            return []
+        if release := _RELEASE.match(text):
+            return self._release(id_task, at_us, int(release[1]), int(release[2]))
+        if name == "print_timing" and _TIMING.match(text):
+            return self._timing(number, at_us, id_task, text)
+        if prompt := _NEW_PROMPT.match(text):
+            facts = self._task(id_task, number, at_us).facts
+            facts.setdefault("new_prompt_us", at_us)
+            facts.setdefault("n_prompt_tokens", int(prompt[1]))
+            return []
+        if cached := _CACHED.match(text):
+            self._task(id_task, number, at_us).facts.setdefault("cache_n", int(cached[1]))
+            return []
+        if generated := _GENERATED.match(text):
+            self._generated(self._task(id_task, number, at_us).facts, at_us, int(generated[1]))
+            return []
+        return [] if _STOPPED.match(text) else None
+
+    def _launch(self, task: _Task, at_us: int, id_slot: int, is_child: bool) -> None:
+        task.facts.setdefault("launched_us", at_us)
+        task.facts.setdefault("id_slot", id_slot)
+        if is_child:
+            self._children.append(task.id_task)
+            return
+        if task.parent is not None:  # launched twice, as a child and not: nothing to go by
+            self._children.clear()
+        # the children of a call come before it, with higher ids
+        for child in self._children:
+            found = self._open.get(child)
+            if child > task.id_task and found is not None and not found.children:
+                found.parent = task.id_task
+                task.children.append(child)
+        self._children.clear()
+
+    def _timing(self, number: int, at_us: int, id_task: int, text: str) -> _Found:
+        for form, name in ((_PROMPT, "prompt"), (_EVAL, "predicted")):
+            if found := form.match(text):
+                facts = self._task(id_task, number, at_us).facts
+                facts.setdefault("print_timing_us", at_us)
+                facts.setdefault(f"{name}_ms", float(found[1]))
+                facts.setdefault(f"{name}_n", int(found[2]))
+                return []
+        self._task(id_task, number, at_us).is_unreadable = True
+        detail = f"task {id_task}: not `... ms / ... tokens`, as timing lines are"
+        return [(number, BadLine("cut_line", detail))]
+
+    @staticmethod
+    def _generated(facts: dict[str, Any], at_us: int, count: int) -> None:
+        """A token of which the log tells: only from the first one on are they all there."""
+        if count == 1:
+            facts.setdefault("first_token_us", at_us)
+        if "first_token_us" in facts:
+            facts["n_gen"] = count
+            facts["last_token_us"] = at_us
+
+    def _stopped(self, number: int, at_us: int, id_task: int, **facts: Any) -> _Found | None:
+        """A task that was cancelled, or that failed."""
+        task = self._open.get(id_task)
+        if task is None:
+            # over already, or (where arrivals are told) none of a request
+            if id_task in self._over or self._tells_arrivals:
+                return None
+            task = self._task(id_task, number, at_us)
+        task.facts = facts | task.facts
+        # one that never had a slot is not released either
+        return [] if "launched_us" in task.facts else self._end(task)
+
+    def _release(self, id_task: int, at_us: int, n_tokens: int, truncated: int) -> _Found:
+        task = self._open.get(id_task)
+        if task is None:
+            return []
+        task.facts |= {"released_us": at_us, "n_tokens": n_tokens, "truncated": truncated}
+        return self._end(task)
+
+    # -- tasks ---------------------------------------------------------------------------------
+
+    def _task(self, id_task: int, number: int, at_us: int) -> _Task:
+        task = self._open.get(id_task)
+        if task is None:
+            if len(self._open) >= _OPEN_MAX:
+                self._open.pop(next(iter(self._open)))
+                self._remarks[NOT_OVER] += 1
+            task = self._open[id_task] = _Task(id_task, number, at_us)
+        return task
+
+    def _end(self, task: _Task) -> _Found:
+        """The record of a task that is over, once all sequences of its call are."""
+        task.over = True
+        family = self._family(task)
+        if family is None:
+            return []
+        for member in family:
+            self._open.pop(member.id_task, None)
+            self._over[member.id_task] = None
+        while len(self._over) > _OVER_MAX:
+            self._over.pop(next(iter(self._over)))
+        return self._record(family)
+
+    def _family(self, task: _Task) -> list[_Task] | None:
+        """A call's tasks, its own first; None if one of them is not over."""
+        if task.parent is not None:
+            parent = self._open.get(task.parent)
+            return self._family(parent) if parent is not None else [task]
+        family = [task, *(self._open[c] for c in task.children if c in self._open)]
+        return family if all(member.over for member in family) else None
+
+    def _leave(self) -> Iterator[tuple[int, Record | BadLine]]:
+        """At the end of the log: what has ended but for its release, and how many have not."""
+        for task in self._open.values():
+            task.over = task.over or task.end_us is not None
+        for task in list(self._open.values()):
+            if task.parent is not None and task.parent in self._open:
+                continue
+            family = self._family(task)
+            if family is None:
+                self._remarks[NOT_OVER] += 1
+            else:
+                yield from self._record(family)
+        self._open.clear()
+
+    def _record(self, family: list[_Task]) -> _Found:
+        task = family[0]
+        facts = task.facts
+        end_us = task.end_us
+        if end_us is None:
+            if not task.is_unreadable:
+                self._remarks[NO_TIMINGS] += 1
+            return []
+        ends = [end_us]
+        attributes = {**self._server, "id_task": task.id_task, **facts}
+        zero_ns = self._start_ns or 0
+        attributes["log_start_unix_ns"] = zero_ns
+        if children := family[1:]:
+            ends += [at for child in children if (at := child.end_us) is not None]
+            attributes["n_children"] = len(children)
+            if all(child.is_timed for child in children):
+                attributes["children_predicted_n"] = sum(
+                    child.facts["predicted_n"] for child in children
+                )
+            attributes["children_end_us"] = max(ends)
+        start_us = min(
+            facts.get("posted_us", task.seen_us), task.seen_us, facts.get("launched_us", end_us)
+        )
+        if task.is_timed:
+            took_us = round((facts["prompt_ms"] + facts["predicted_ms"]) * 1_000)
+            start_us = min(start_us, max(end_us - took_us, 0))
+        start_ns = zero_ns + start_us * _US_NS
+        end_ns = zero_ns + max(ends) * _US_NS
+        if not 0 < start_ns <= end_ns <= _LATEST_UNIX_NS:
+            detail = f"task {task.id_task}: from {start_ns} to {end_ns} unix ns, by --log-start"
+            return [(task.line, BadLine("time_out_of_range", detail))]
+        if "posted_us" not in facts:
+            self._remarks[NO_ARRIVALS] += 1
+        # µs and durations tell tasks of other servers and runs apart, which have the same ids
+        told = (facts.get(n) for n in ("prompt_ms", "prompt_n", "predicted_ms", "predicted_n"))
+        identity = "|".join(map(str, (task.id_task, end_us, *told)))
+        kind = "print_timing" if task.is_timed else "error" if "error" in facts else "cancelled"
+        record = Record(f"llama.cpp {kind}", identity, start_ns, end_ns, attributes)
+        return [(task.line, record)]
 
 
-def _gather(
-    tasks: dict[int, dict[str, Any]], time_us: int, message: str
-) -> dict[str, Any] | BadLine | None:
-    """Adds a line to its task; the task when it is complete."""
-    for pattern, key in ((_POST, "posted_us"), (_CANCEL, "cancelled_us")):
-        if match := pattern.search(message):
-            task = _task(tasks, int(match[1]), time_us)
-            task[key] = time_us
-            if key == "cancelled_us":
-                task["cancelled"] = True
+def _message(text: str) -> str:
+    """An error of the server, cut, and without text that somebody wrote."""
+    return str(drop_body_text(None, text.strip()[:_ERROR_CHARS]))
+
+
+def _stamp(line: bytes) -> tuple[int, str] | None:
+    """(µs since the server's start, text) of a line of either form; None if it has no time."""
+    if _JSON.match(line):
+        try:
+            value = orjson.loads(line)
+        except orjson.JSONDecodeError:
             return None
-    if match := _ERROR.search(message):
-        task = _task(tasks, int(match[1]), time_us)
-        task |= {"error": match[2][:200], "released_us": time_us}
-        return tasks.pop(task["task"])
-    match = _TASK.search(message)
-    if match is None:
-        return None
-    number, rest = int(match[1]), match[2]
-    if "launch_slot_" in message:
-        _task(tasks, number, time_us)["launched_us"] = time_us
-    elif prompt := _PROMPT.match(rest):
-        task = _task(tasks, number, time_us)
-        task |= {"prompt_us": time_us, "n_tokens": int(prompt[1])}
-    elif "print_timing" in message:
-        return _timing(tasks, number, time_us, rest)
-    elif "release:" in message and tasks.get(number, {}).get("cancelled"):
-        tasks[number]["released_us"] = time_us
-        return tasks.pop(number)
+        at, text = value.get("time"), value.get("msg")
+        if type(at) is not int or not 0 <= at < 1 << 53 or not isinstance(text, str):
+            return None
+        return at, text.rstrip("\n")
+    if found := _STAMPED.match(line):
+        minutes, seconds, ms, us = (int(part) for part in found.groups()[:4])
+        at_us = ((minutes * 60 + seconds) * 1_000 + ms) * 1_000 + us
+        return at_us, found[5].decode("utf-8", "replace")
     return None
-
-
-def _timing(
-    tasks: dict[int, dict[str, Any]], number: int, time_us: int, rest: str
-) -> dict[str, Any] | BadLine | None:
-    match = _EVAL.match(rest)
-    if match is None:
-        cut = " time =" in rest
-        return BadLine("cut_line", f"timings of task {number} that are cut off") if cut else None
-    task = _task(tasks, number, time_us)
-    which, ms, tokens = match[1], float(match[2]), int(match[3])
-    if which == "prompt eval":
-        task |= {"prompt_ms": ms, "prompt_n": tokens, "printed_us": time_us}
-        return None
-    if which == "eval":
-        task |= {"predicted_ms": ms, "predicted_n": tokens}
-        return None
-    tasks.pop(number)
-    if "prompt_ms" not in task or "predicted_ms" not in task:
-        return BadLine("cut_line", f"timings of task {number} without their first lines")
-    return task
-
-
-def _task(tasks: dict[int, dict[str, Any]], number: int, time_us: int) -> dict[str, Any]:
-    if number not in tasks and len(tasks) >= _OPEN_MAX:
-        tasks.pop(next(iter(tasks)))
-    return tasks.setdefault(number, {"task": number, "first_us": time_us})
-
-
-def _record(task: dict[str, Any], zero: int) -> Record:
-    done_us = task.get("printed_us", task.get("released_us", task.get("cancelled_us", 0)))
-    start_us = task.get("posted_us", task.get("launched_us", task["first_us"]))
-    if "prompt_ms" in task:
-        begun_us = done_us - round(1e3 * (task["prompt_ms"] + task["predicted_ms"]))
-        # a slot may be launched after the prompt was begun by this clock: lines are printed late
-        start_us = min(task.get("posted_us", begun_us), begun_us)
-    task.pop("line", None)
-    named = "|".join(
-        str(task.get(k)) for k in ("task", "printed_us", "first_us", "prompt_ms", "predicted_ms")
-    )
-    kind = (
-        "print_timing" if "prompt_ms" in task else "cancelled" if "cancelled" in task else "error"
-    )
-    return Record(
-        f"llama.cpp {kind}",
-        named,
-        zero + 1_000 * max(start_us, 0),
-        zero + 1_000 * max(done_us, start_us, 0),
-        {k: v for k, v in task.items() if k != "first_us"},
-    )
 
 
 LLAMA_CPP_LOG: Final = EngineLog(
@@ -188,4 +390,5 @@ LLAMA_CPP_LOG: Final = EngineLog(
     _looks_like,
     _read,
     "print_timing lines of a task",
+    counts_from_start=True,
 )
