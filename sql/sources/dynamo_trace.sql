@@ -6,9 +6,15 @@
 -- first token under P/D, and the client's otherwise. `kv_transfer_estimated_latency_ms` follows it,
 -- an upper bound; 0 is what is written where it is unknown (bootstrap). `prefill_time_ms` holds the
 -- engine's queue. The arrival is in whole ms, so that these legs are up to 1 ms early.
+-- Times past the year 2200 are cut to it: they are set aside, and must not overflow on the way.
 with r as (
     select
-        s.*,
+        s.* replace (
+            case when s.start_unix_ns > 7258118400000000000 then 7258118400000000000
+                else s.start_unix_ns end as start_unix_ns,
+            case when s.end_unix_ns > 7258118400000000000 then 7258118400000000000
+                else s.end_unix_ns end as end_unix_ns
+        ),
         json_extract_string(s.attributes, [
             '$.request_id',
             '$.input_tokens',

@@ -7,9 +7,15 @@
 -- wait for the end of the transfer (prefill server) or decode (decode server): only the last is one
 -- phase. transfer_duration holds the remote queue and prefill: its end alone is a boundary. After a
 -- retraction entry_time is that of the last entry, and the durations overlap.
+-- Times past the year 2200 are cut to it: they are set aside, and must not overflow on the way.
 with r as (
     select
-        s.*,
+        s.* replace (
+            case when s.start_unix_ns > 7258118400000000000 then 7258118400000000000
+                else s.start_unix_ns end as start_unix_ns,
+            case when s.end_unix_ns > 7258118400000000000 then 7258118400000000000
+                else s.end_unix_ns end as end_unix_ns
+        ),
         json_extract_string(s.attributes, [
             '$.rid',
             '$.bootstrap_room',
