@@ -56,12 +56,12 @@ def _dynamo(value: str, room: str) -> list[Row]:
 
 
 def _records(value: str, room: str) -> list[Row]:
-    trace_named = dict.fromkeys(
+    trace_named: dict[str, Any] = dict.fromkeys(
         ("prefill_wait_time_ms", "ttft_ms", "total_time_ms", "kv_transfer_estimated_latency_ms",
          "input_tokens", "output_tokens", "cached_tokens", "worker"), value)  # fmt: skip
-    log_named = dict.fromkeys(
-        ("bootstrap_duration_ms", "alloc_wait_duration_ms", "transfer_duration_ms", "input_len",
-         "queue_duration_ms", "forward_duration_ms", "transfer_total_mb", "type"), value)  # fmt: skip
+    log_named: dict[str, Any] = dict.fromkeys(
+        ("bootstrap_duration_ms", "alloc_wait_duration_ms", "transfer_duration_ms", "type",
+         "queue_duration_ms", "forward_duration_ms", "transfer_total_mb"), value)  # fmt: skip
     return [
         span("x", id="a", start=0, end=90, trace_name="e", request_id=room,
              scope="tracekit.import.dynamo-request-trace", **trace_named),

@@ -1,0 +1,41 @@
+"""What a diagnosis of Dynamo's recordings says, and what it says is missing."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from tests.sources._recorded import DATA
+from tracekit.analysis.diagnose import diagnose
+from tracekit.analysis.diagnosis import Diagnosis
+from tracekit.analysis.session import Session
+from tracekit.analysis.slo import parse_slo
+from tracekit.ingest.importer import import_paths
+from tracekit.lake.store import Store
+
+
+def _diagnosis(*names: str) -> Diagnosis:
+    with tempfile.TemporaryDirectory() as folder:
+        store = Store.open(Path(folder) / "s", create=True)
+        import_paths(store, [str(DATA / "dynamo" / name) for name in names])
+        with Session.open(store) as session:
+            return diagnose(session, parse_slo("ttft=150ms"))
+
+
+def test_an_overloaded_engine_is_not_called_prefill() -> None:
+    """Its queue is 1.4 s of TTFT: merged with prefill, and what would split it is named."""
+    found = _diagnosis("overload_engine_queue.otlp.jsonl.gz")
+    assert all(f.phase == "queue_or_prefill" for f in found.findings)
+    assert "prefill" not in {p.phase for p in found.phases}
+    (missing,) = [m for m in found.missing_evidence if m.field == "queue_ms, prefill_ms"]
+    assert missing.why.startswith("100 % of the requests")
+    assert "its spans lie below handle_payload" in missing.how
+
+
+def test_a_transfer_that_hides_before_the_first_token_is_named_as_missing() -> None:
+    spans = _diagnosis("pd_slow_kv.otlp.jsonl.gz")
+    (missing,) = [m for m in spans.missing_evidence if m.field == "kv_transfer_ms"]
+    assert "DYN_REQUEST_TRACE=1" in missing.how
+    both = _diagnosis("pd_slow_kv.otlp.jsonl.gz", "pd_slow_kv.request_trace.jsonl.gz")
+    assert not [m for m in both.missing_evidence if m.field == "kv_transfer_ms"]
+    assert "kv_transfer" in {p.phase for p in both.phases}
