@@ -150,7 +150,7 @@ a as (
                 then coalesce(queued_ns, scheduled_ns) - coalesce(frontend_ns, 0)
             when network_ns is not null then send_ns + network_ns + coalesce(route_ns, 0)
         end as recv_ns,
-        has_phases and first_ns is not null
+        has_phases and (first_ns is not null or queue_ns is not null)
             and not (no_token and coalesce(queue_ns, prefill_ns) is null) as has_engine
     from q
 )

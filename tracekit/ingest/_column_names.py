@@ -22,10 +22,10 @@ ALIASES: Final[dict[str, tuple[str, ...]]] = {
         "call_id request_name request name uuid 요청id 요청 요청명 요청이름",
         "trace_id": "trace_id traceid otel_trace_id traceparent",
         "attempt": "attempt try attempt_number",
-        "start_unix_ns": "start_unix start_time start start_timestamp started_at start_at "
-        "request_start request_start_time request_time sent_at send_time timestamp ts "
-        "event_time created_at created datetime date_time time 시작 시작시각 시작시간 요청시각 "
-        "요청시간 시각 일시",
+        "start_unix_ns": "start_unix send_unix sent_unix start_time start start_timestamp "
+        "started_at start_at request_start request_start_time request_time "
+        "sent_at send_time timestamp ts event_time created_at created datetime date_time time "
+        "시작 시작시각 시작시간 요청시각 요청시간 시각 일시",
         "intended_start_unix_ns": "intended_start intended_start_unix scheduled_start "
         "planned_start",
         "end_unix_ns": "end_unix end_time end end_timestamp ended_at finished_at completed_at "
@@ -109,6 +109,7 @@ ALIASES: Final[dict[str, tuple[str, ...]]] = {
         "decode_ms": "decode decode_time decode_latency decode_duration 디코드 디코드시간",
         "kv_bytes": "kv_bytes kv_transfer_bytes kv_cache_bytes",
         "preemptions": "preemptions num_preemptions preemption_count",
+        "chunk_offsets_ms": "chunk_unix chunk_offsets",
         "note": "note notes remark remarks comment comments memo 비고 메모 참고 설명",
     }.items()
 }

@@ -94,10 +94,10 @@ def from_chunks(values: Values, bad: Bad, *, running: bool = False) -> Counter[s
             values["streaming"][i] = 1
         first = next((k for k, count in enumerate(tokens) if count), 0) if tokens else 0
         if values["ttft_ms"][i] is None and offsets[first] > 0:
-            values["ttft_ms"][i] = _waited_ms(values, i) + offsets[first] / 1e3
+            values["ttft_ms"][i] = waited_ms(values, i) + offsets[first] / 1e3
             values["ttft_kind"][i] = "first_content" if first else "first_chunk"
         if values["e2e_ms"][i] is None and offsets[-1] > 0:
-            values["e2e_ms"][i] = _waited_ms(values, i) + offsets[-1] / 1e3
+            values["e2e_ms"][i] = waited_ms(values, i) + offsets[-1] / 1e3
     return dropped
 
 
@@ -118,7 +118,7 @@ def _doubt(tokens: list[int], output: int | None, *, running: bool = False) -> s
     return RUNNING if never_falls and tokens[-1] == output else TOO_MANY
 
 
-def _waited_ms(values: Values, i: int) -> float:
+def waited_ms(values: Values, i: int) -> float:
     """[ms] from the intended start to the sending; 0 if the row tells neither."""
     start, intended = values["start_unix_ns"][i], values["intended_start_unix_ns"][i]
     if start is not None and intended is not None:

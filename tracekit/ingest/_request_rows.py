@@ -21,6 +21,7 @@ from tracekit.ingest._request_derive import Bad, Rate, Values
 from tracekit.ingest._request_files import Block, Refused, Row
 from tracekit.ingest.batch import Rejected, cut_payload, unstamped_schema
 from tracekit.ingest.columns import Plan
+from tracekit.ingest.response_timings._lift import Lifter
 from tracekit.names import TTFT_KINDS
 
 SCHEMA: Final = unstamped_schema("request_log")
@@ -107,9 +108,14 @@ class Converter:
         self.sha256 = sha256
         self.now_unix_ns = now_unix_ns
         self.tally = Tally()
+        self.lifter = Lifter()
         self.rate: Rate | None = None
         # chunk counts of a row so far, not of each chunk, were among the rows
         self.running = False
+
+    def notices(self) -> list[str]:
+        """What happened over the whole file, one line each."""
+        return [*self.lifter.notices(), *self.tally.notices()]
 
     def convert(self, block: Block, plan: Plan) -> Converted:
         """Rows of ``block``; the first block with any decides what tokens/s means."""
@@ -120,6 +126,8 @@ class Converter:
         self._drop_zeros(values)
         doubts = _request_derive.from_chunks(values, bad, running=self.running)
         self._note_doubts(doubts, plan)
+        if plan.timings:
+            self.lifter.lift(block.rows, values, bad, plan.timings, plan.columns)
         if self.rate is None and "tokens_per_s" in plan.columns:
             self.rate = _request_derive.what_rate(values, plan.columns["tokens_per_s"].source)
         originals, totals = _request_derive.settle_rate(values, self.rate)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import difflib
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -30,6 +30,7 @@ from tracekit.ingest._column_names import (
 )
 from tracekit.ingest._column_units import with_units
 from tracekit.ingest._request_files import Double, Names
+from tracekit.ingest.response_timings import Found, find_timings, tells_timings
 
 #: Targets of ``--map`` that are no columns: keep a column unmapped, or drop it.
 EXTRA: Final = "extra"
@@ -56,7 +57,8 @@ class Plan:
 
     ``columns``: ours -> theirs; ``extra``: kept as they are; ``dropped``: never stored;
     ``comma_decimal``: numbers are written 1,5; ``cache_on_top``: cached tokens are not part of
-    the input tokens; ``named``: request ids are names that rows may share.
+    the input tokens; ``named``: request ids are names that rows may share; ``timings``: where
+    the rows hold what servers told of their own times.
     """
 
     columns: dict[str, Column]
@@ -66,6 +68,7 @@ class Plan:
     cache_on_top: bool
     named: bool
     notices: tuple[str, ...]
+    timings: tuple[Found, ...] = ()
 
     @property
     def mapped(self) -> dict[str, str]:
@@ -111,9 +114,12 @@ def names_known(rules: Mapping[str, tuple[str, str | None]]) -> Names:
 
     def telling(name: str) -> bool:
         column = match_name(name, rules)
-        return column is not None and column.target in _TELLING
+        return (column is not None and column.target in _TELLING) or tells_timings(name)
 
-    return Names(known=lambda name: match_name(name, rules) is not None, telling=telling)
+    def known(name: str) -> bool:
+        return match_name(name, rules) is not None or tells_timings(name)
+
+    return Names(known=known, telling=telling)
 
 
 def may_hold_text(name: str) -> bool:
@@ -184,8 +190,11 @@ def plan_columns(
     notices: list[str] = []
     _check_rules(names, rules, where, complete, notices)
     claims: dict[str, list[Column]] = {}
-    extra: set[str] = set()
+    timings = timings_among(names, rules)
+    servers = {column for found in timings for column in found.columns.values()}
+    extra = {n for n in servers - consumed(timings) if not may_hold_text(n)}
     dropped: set[str] = set()
+    names = [name for name in names if name not in servers]
     for name in names:
         column = match_name(name, rules)
         if column is not None and column.target == IGNORE:
@@ -245,7 +254,21 @@ def plan_columns(
         cache_on_top=on_top,
         named=named,
         notices=tuple(notices),
+        timings=timings,
     )
+
+
+def timings_among(
+    names: Iterable[str], rules: Mapping[str, tuple[str, str | None]]
+) -> tuple[Found, ...]:
+    """Servers' timings among columns; a rule for one of these makes it the log's own."""
+    matched = ((name, match_name(name, rules)) for name in names)
+    return find_timings(n for n, column in matched if column is None or column.by != "map")
+
+
+def consumed(timings: Iterable[Found]) -> frozenset[str]:
+    """Columns of servers' timings that are told by what becomes of them."""
+    return frozenset(column for found in timings for column in found.consumed())
 
 
 def _check_rules(

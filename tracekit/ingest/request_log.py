@@ -42,7 +42,15 @@ from tracekit.ingest._request_files import BLOCK_ROWS, Block, Names, Row, flatte
 from tracekit.ingest._request_rows import Converter
 from tracekit.ingest._unpack import Damage
 from tracekit.ingest.batch import Rejected
-from tracekit.ingest.columns import Plan, may_hold_text, names_known, parse_mapping, plan_columns
+from tracekit.ingest.columns import (
+    Plan,
+    consumed,
+    may_hold_text,
+    names_known,
+    parse_mapping,
+    plan_columns,
+    timings_among,
+)
 
 __all__ = ["BLOCK_ROWS", "LogBatch", "looks_like_request_log", "read_request_log"]
 
@@ -151,14 +159,14 @@ def _read(
                 table=converted.table,
                 rejected=converted.rejected,
                 rejected_rows=converted.rejected_rows,
-                mapped=plan.mapped,
+                mapped=plan.mapped | converter.lifter.mapped(plan.timings),
                 unmapped=tuple(n for n in block.names if n in plan.extra),
                 notices=tuple(dict.fromkeys(notices)),
             )
             if progress is not None:
                 progress(min(file.tell() - start, size))
         assert waiting is not None  # readers give at least one block
-        yield replace(waiting, notices=(*waiting.notices, *converter.tally.notices()))
+        yield replace(waiting, notices=(*waiting.notices, *converter.notices()))
 
 
 class _Planner:
@@ -210,12 +218,16 @@ class _Planner:
             first = str(error).splitlines()[-1].strip()
             return [f"columns first seen late stay unmapped: {', '.join(kept)}; {first}"]
         late = {t: c for t, c in new.columns.items() if t not in old.columns}
+        # a server's fields may stand among columns that came before: they are not one's own
+        own = {column.source for column in old.columns.values()}
+        timings = timings_among([n for n in block.names if n not in own], self._rules)
         others = {c.source for t, c in new.columns.items() if t in old.columns}
         self._plan = replace(
             old,
             columns={**old.columns, **late},
-            extra=old.extra | new.extra | others,
+            extra=(old.extra | new.extra | others) - consumed(timings),
             dropped=old.dropped | new.dropped,
+            timings=timings,
         )
         notices = list(new.notices)
         if others:
