@@ -40,6 +40,7 @@ _TELLING: Final = (
     "eval_duration",
     "prefill_wait_time_ms",
     "forward_entry_time",
+    "request_received_ts",
     "first_scheduled_time",
     "x_inference_time",
 )

@@ -15,7 +15,14 @@ from tracekit.ingest import _request_derive
 from tracekit.ingest._cells import CellError
 from tracekit.ingest._request_derive import Bad, Values
 from tracekit.ingest._request_files import Row
-from tracekit.ingest.response_timings._system import Call, Fields, Found, Lifted
+from tracekit.ingest.response_timings._system import (
+    Call,
+    Fields,
+    Found,
+    Lifted,
+    Remark,
+    Unset,
+)
 
 _INT32: Final = (1 << 31) - 1
 #: Our columns whose meaning depends on who measured them.
@@ -27,7 +34,7 @@ class Lifter:
     """Lifts timings row by row; keeps what is to be told at the file's end."""
 
     def __init__(self) -> None:
-        self._told: Counter[tuple[str, str, str]] = Counter()
+        self._told: Counter[str] = Counter()
         self._plain: set[tuple[str, str]] = set()
 
     def lift(
@@ -61,8 +68,8 @@ class Lifter:
 
     def notices(self) -> Iterator[str]:
         """One line for each thing that was made of several fields, or taken back."""
-        for (label, target, how), count in self._told.items():
-            yield f"{label}: {target} is {how}: {count} row(s)"
+        for text, count in self._told.items():
+            yield f"{text}: {count} row(s)"
 
     def _fill(
         self, values: Values, i: int, found: Found, fields: Fields, own: Collection[str]
@@ -71,14 +78,20 @@ class Lifter:
         total = _request_derive.total_ms(values, i)
         served = False
         for lifted in system.lift(fields, _call(values, i, total)):
-            target, value = lifted.target, lifted.value
-            column = values[target]
-            if value is None:
-                if lifted.how is not None and column[i] is not None:
-                    column[i] = None
-                    self._tell(system.label, lifted)
+            if isinstance(lifted, Remark):
+                self._told[f"{system.label}: {lifted.text}"] += 1
                 continue
-            if column[i] is not None or (target in own and target.endswith(_ONE_MEANING)):
+            column = values[lifted.target]
+            if isinstance(lifted, Unset):
+                column[i] = None
+                self._told[f"{system.label}: {lifted.target} is unset, {lifted.why}"] += 1
+                continue
+            target, value = lifted.target, lifted.value
+            if (
+                value is None
+                or column[i] is not None
+                or (target in own and target.endswith(_ONE_MEANING))
+            ):
                 continue
             if target == "e2e_ms" and total is not None:
                 continue
@@ -96,7 +109,7 @@ class Lifter:
         if lifted.how is None:
             self._plain.add((label, lifted.target))
         else:
-            self._told[label, lifted.target, lifted.how] += 1
+            self._told[f"{label}: {lifted.target} is {lifted.how}"] += 1
 
 
 def _first(row: Row, found: Sequence[Found]) -> tuple[Found, Fields] | None:

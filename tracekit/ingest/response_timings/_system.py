@@ -26,16 +26,36 @@ Fields = Mapping[str, float | int | str]
 
 _SEPARATORS: Final = re.compile(r"[^0-9a-z]+")
 _TEXT_LIMIT: Final = 200
+_LATEST_CLOCK_MS: Final = 1e13
 
 
 @dataclass(frozen=True)
 class Lifted:
-    """``value`` for our column ``target``; ``how`` says, for a notice, what it was made of where
-    it is not simply one field. None takes back what the row's own column says."""
+    """``value`` for our column ``target``, None if it is not known; ``how`` says, for a notice,
+    what it was made of where it is not simply one field."""
 
     target: str
     value: Value
     how: str | None = None
+
+
+@dataclass(frozen=True)
+class Unset:
+    """What the row's own column ``target`` says is not so; ``why`` is for a notice."""
+
+    target: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Remark:
+    """Something to tell of the row's timings."""
+
+    text: str
+
+
+#: What a system's `lift` yields.
+Told = Lifted | Unset | Remark
 
 
 @dataclass(frozen=True)
@@ -70,7 +90,7 @@ class System:
     fields: Mapping[str, str]
     marks: tuple[frozenset[str], ...]
     direct: Mapping[str, str]
-    lift: Callable[[Fields, Call], Iterator[Lifted]]
+    lift: Callable[[Fields, Call], Iterator[Told]]
     made: frozenset[str] = frozenset()
     beside: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     only_with: Mapping[str, str] = field(default_factory=dict)
@@ -154,7 +174,10 @@ def _read(cell: object, kind: str) -> float | int | str | None:
     if kind in _cells.MS_PER:
         return _cells.parse_duration(cell, unit=kind)
     if kind == "clock_s":
-        return _cells.parse_real(cell) * 1e3 or None
+        ms = _cells.parse_real(cell) * 1e3
+        if ms > _LATEST_CLOCK_MS:
+            raise CellError("out_of_range", f"{_cells.show(cell)} is too large for a clock")
+        return ms or None  # 0: not recorded
     if kind == "time":
         return _cells.parse_time(cell)[0]
     if kind == "count":

@@ -12,7 +12,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from tracekit.ingest.response_timings._system import Call, Fields, Lifted, System, apart
+from tracekit.ingest.response_timings._system import (
+    Call,
+    Fields,
+    Lifted,
+    System,
+    Told,
+    Unset,
+    apart,
+)
 
 #: [ms] the headers tell the slot's start as exactly as TTFT and prompt_ms do, but for stalls.
 _HEADERS_OFF_MS: Final = 50.0
@@ -20,7 +28,7 @@ _LATE: Final = "TTFT - prompt_ms"
 _REST: Final = "total - prompt_ms - predicted_ms"
 
 
-def _lift(fields: Fields, call: Call) -> Iterator[Lifted]:
+def _lift(fields: Fields, call: Call) -> Iterator[Told]:
     choices = call.choices or int(fields.get("n", 1))
     prompt = _ms(fields, "prompt_ms")
     predicted = _ms(fields, "predicted_ms")
@@ -36,7 +44,7 @@ def _lift(fields: Fields, call: Call) -> Iterator[Lifted]:
         yield Lifted("choices", choices)
         if call.output_tokens is not None and call.output_tokens == predicted_n:
             # usage and timings are both of one choice
-            yield Lifted("output_tokens", None, f"counted for one of {choices} choices only: unset")
+            yield Unset("output_tokens", f"of one choice only where n is {choices}")
         predicted = None
     else:
         if predicted_n is not None:

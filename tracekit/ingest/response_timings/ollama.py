@@ -12,13 +12,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from tracekit.ingest.response_timings._system import Call, Fields, Lifted, System, apart
+from tracekit.ingest.response_timings._system import (
+    Call,
+    Fields,
+    Lifted,
+    Remark,
+    System,
+    Told,
+    apart,
+)
 
 #: [ms] no engine decodes a token in less: such durations are not in ns.
 _FASTEST_TOKEN_MS: Final = 0.01
 
 
-def _lift(fields: Fields, call: Call) -> Iterator[Lifted]:
+def _lift(fields: Fields, call: Call) -> Iterator[Told]:
     for name, target in _COUNTS.items():
         if name in fields:
             yield Lifted(target, fields[name])
@@ -28,7 +36,7 @@ def _lift(fields: Fields, call: Call) -> Iterator[Lifted]:
     decode = float(fields["eval_duration"])
     tokens = int(fields.get("eval_count", 0))
     if tokens > 1 and decode < (tokens - 1) * _FASTEST_TOKEN_MS:
-        yield Lifted("e2e_ms", None, "total_duration is not in ns, as Ollama writes it: not used")
+        yield Remark("durations that are not in ns, as Ollama writes them, are not used")
         return
     yield Lifted("e2e_ms", total)
     yield Lifted("decode_ms", decode)

@@ -1,0 +1,63 @@
+"""Clients' rows with `meta_info` of SGLang's native answers, and rows that have none."""
+
+from __future__ import annotations
+
+import gzip
+import json
+
+import pytest
+
+from tests.sources._recorded import DATA, Row, recorded, sound
+
+FILE = "sglang/unified-edge.responses.jsonl.gz"
+MS = 1_000_000
+
+
+def _calls() -> list[Row]:
+    with gzip.open(DATA / FILE, "rt") as lines:
+        return [json.loads(line) for line in lines]
+
+
+def test_native_answers_tell_their_phases() -> None:
+    found = recorded(FILE)
+    sound(found)
+    native = [c for c in _calls() if c["meta_info"]]
+    assert len(native) == 9
+    for call in native:
+        meta = call["meta_info"]
+        request = found.by_id()[call["request_id"]]
+        assert request["engine"] == "sglang"
+        assert request["quarantine_reason"] is None
+        # trap 9: queue_time (0.4 ms) leaves out the wait in the scheduler's socket
+        queue = (meta["forward_entry_time"] - meta["api_server_dispatch_finish_ts"]) * 1e3
+        prefill = (meta["prefill_finished_time"] - meta["forward_entry_time"]) * 1e3
+        frontend = (meta["api_server_dispatch_finish_ts"] - meta["request_received_ts"]) * 1e3
+        assert request["queue_ms"] == pytest.approx(queue, abs=0.01)
+        assert request["queue_ms"] > 5 > 10 * meta["queue_time"] * 1e3
+        assert request["prefill_ms"] == pytest.approx(prefill, abs=0.01)
+        assert request["frontend_ms"] == pytest.approx(frontend, abs=0.01)
+        assert request["input_tokens"] == meta["prompt_tokens"]
+        assert request["output_tokens"] == 12
+        assert request["finish_reason"] == "length"
+        assert request["preemptions"] == 0
+        # the client's own clock, on the same machine: sent, and had its last chunk
+        last = call["chunk_unix_ns"][-1] if call["stream"] else call["end_unix_ns"]
+        assert request["e2e_ms"] == pytest.approx((last - call["send_unix_ns"]) / MS, abs=0.01)
+        served = meta["e2e_latency"] * 1e3
+        assert request["decode_ms"] == pytest.approx(
+            served - meta["first_token_latency"] * 1e3, abs=8
+        )
+        if call["stream"]:
+            ttft = (call["chunk_unix_ns"][0] - call["send_unix_ns"]) / MS
+            assert request["ttft_ms"] == pytest.approx(ttft, abs=0.01)
+            assert request["ttft_kind"] == "first_chunk"
+
+
+def test_rows_without_timings_stay_the_clients() -> None:
+    others = [c for c in _calls() if not c["meta_info"]]
+    assert others
+    for call in others:
+        request = recorded(FILE).by_id()[call["request_id"]]
+        assert request["engine"] is None
+        assert request["status"] == "aborted"
+        assert request["queue_ms"] is None
