@@ -64,6 +64,10 @@ r as (
             when ns[9] > ns[1] + 50000000 and coalesce(ns[8], 0) + ns[12] <= ns[1] + 50000000
                     and abs(ns[9] - (ns[2] - ns[1])) <= 50000000
                 then 'swapped_durations:prefill<>decode'
+            -- parts of one clock that are longer than their whole; a server may go on after an abort
+            when coalesce(n.status, 'ok') = 'ok' and list_sum(ns[5:12])
+                    > coalesce(ns[2], n.end_unix_ns - n.start_unix_ns) + 50000000
+                then 'inconsistent_durations:phases>e2e'
         end as bad,
         -- a call cannot have been meant for after it was sent
         case when n.intended_start_unix_ns between 0 and n.start_unix_ns

@@ -37,6 +37,27 @@ def test_a_row_whose_columns_contradict_each_other_is_no_matter_of_clocks() -> N
     assert record["quarantine_reason"].startswith("inconsistent_durations")
 
 
+def test_phases_longer_than_the_call_are_no_phases_though_no_token_is_placed() -> None:
+    told = {"e2e_ms": 300.0, "prefill_ms": 100.0}
+    (record,) = _requests(log_row(start=100, decode_ms=400.0, **told))
+    assert record["quarantine_reason"] == "inconsistent_durations:phases>e2e"
+    # rounding, and a server that went on after its client had left
+    (rounded,) = _requests(log_row(start=100, decode_ms=249.0, **told))
+    assert rounded["quarantine_reason"] is None
+    (left,) = _requests(log_row(start=100, decode_ms=400.0, status="aborted", **told))
+    assert left["quarantine_reason"] is None
+
+
+@pytest.mark.parametrize("status", ["ok", "aborted", "error"])
+def test_a_queue_is_known_though_nothing_after_it_is(status: str) -> None:
+    (record,) = _requests(log_row(start=100, queue_ms=100.0, e2e_ms=500.0, status=status))
+    assert _known(record) == {"queue": 100.0, "unexplained": 400.0}
+    (record,) = _requests(log_row(queue_ms=100.0, frontend_ms=5.0, e2e_ms=500.0, status=status))
+    assert record["queue_ms"] == pytest.approx(100.0)
+    assert record["frontend_ms"] == pytest.approx(5.0)
+    assert record["ttft_ms"] is None
+
+
 def test_rows_that_share_an_id_are_requests_of_their_own_each_with_its_clock() -> None:
     seen_by_client = log_row(request_id="r", start=100, ttft_ms=60.0, e2e_ms=250.0)
     for ahead in (-120_000, -150, 150, 120_000):
