@@ -229,6 +229,16 @@ def test_without_cache_n_the_prompt_is_not_known() -> None:
     assert "input_tokens" not in _one({"timings": old, "latency_ms": 600})
 
 
+def test_a_whole_response_has_no_start() -> None:
+    """llama.cpp stamps `created` when it has the answer."""
+    whole = {"object": "chat.completion", "created": NOON, "timings": LLAMA, "choices": [{}]}
+    assert "start_unix_ns" not in _one(whole)
+    assert any("no start: not used" in text for text in read(lines(whole)).notices)
+    assert _one({**whole, "sent_at": NOON - 1})["start_unix_ns"] == (NOON - 1) * NS
+    # a log's own column of that name
+    assert _one({"created": NOON, "timings": LLAMA})["start_unix_ns"] == NOON * NS
+
+
 # --- Ollama, as documented --------------------------------------------------------------------
 
 
@@ -267,6 +277,10 @@ def test_ollama_documented_beside_a_clients_own_columns() -> None:
     assert row["start_unix_ns"] == NOON * NS + NS // 2
     assert row["e2e_ms"] == 1200.0
     assert row["queue_ms"] == 300.0
+    # a log's own created_at is no Ollama's: that has `done` beside it
+    durations = {n: v for n, v in OLLAMA.items() if n.endswith(("_duration", "_count"))}
+    own = _one({"created_at": OLLAMA["created_at"], **durations})
+    assert own["start_unix_ns"] == (NOON + 1) * NS
 
 
 def test_ollama_documented_durations_in_another_unit_are_not_taken_for_ns() -> None:

@@ -159,13 +159,13 @@ def find(system: System, names: Mapping[str, str]) -> list[Found]:
     for there in places.values():
         if not system.marked(there):
             continue
-        for name, other in system.only_with.items():
-            if name in there and other not in there:
-                del there[name]
         for name, spellings in system.beside.items():
             beside = next((c for c, words in names.items() if words in spellings), None)
             if beside is not None:
                 there[name] = beside
+        for name, other in system.only_with.items():
+            if name in there and other not in there:
+                del there[name]
         found.append(Found(system, there))
     return found
 

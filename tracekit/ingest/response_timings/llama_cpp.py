@@ -4,7 +4,7 @@
 batches did; ``predicted_ms`` runs from the first to the last token. No field tells the queue.
 A streamed answer sends its headers when the slot begins the prompt (as of build 11549; older ones
 may not): headers less send is the queue, unless the rest of the TTFT contradicts it.
-With n > 1 all of it is about one choice.
+With n > 1 all of it is about one choice. ``created`` is when the answer was made, in whole seconds.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from tracekit.ingest.response_timings._system import (
     Call,
     Fields,
     Lifted,
+    Remark,
     System,
     Told,
     Unset,
@@ -54,6 +55,8 @@ def _lift(fields: Fields, call: Call) -> Iterator[Told]:
             predicted = 0.0 if predicted_n == 1 else predicted
             yield Lifted("decode_ms", predicted)
     yield from _queue(fields, call, prompt, predicted)
+    if "created" in fields and call.start_unix_ns is None:
+        yield Remark("`created` is when an answer was made, no start: not used")
 
 
 def _queue(
@@ -101,6 +104,8 @@ SYSTEM: Final = System(
         "headers_after": "ms",
         "server": "text",
         "n": "count",
+        "created": "time",
+        "object": "text",
     },
     marks=(frozenset(("prompt_ms", "predicted_ms")),),
     direct={
@@ -116,6 +121,10 @@ SYSTEM: Final = System(
         "headers_after": ("headers_ms", "time_to_headers_ms", "response_headers_ms"),
         "server": ("response_headers_server", "headers_server", "server_header"),
         "n": ("n", "num_choices", "request_n"),
+        "created": ("created",),
+        "object": ("object",),
     },
+    # a response as a whole has both
+    only_with={"created": "object"},
     knows=lambda fields: fields.get("server") == "llama.cpp",
 )
