@@ -27,6 +27,10 @@ with v as (
         ]) as a
     from spans as s
     where s.name = 'llm_request'
+        -- TensorRT-LLM's spans have the same name
+        and coalesce(s.attributes, '') not like '%gen_ai.latency.kv_cache_transfer_time%'
+        and lower(concat_ws(' ', s.scope_name, s.service_name)) not like '%tensorrt%'
+        and lower(concat_ws(' ', s.scope_name, s.service_name)) not like '%trtllm%'
 ),
 
 -- seconds to ns; what no duration can be (and NaN, which is the largest number here) is cut to a

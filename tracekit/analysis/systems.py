@@ -42,7 +42,7 @@ SYSTEMS: Final[tuple[System, ...]] = (
     System(
         "vllm",
         "vLLM",
-        ("vllm",),
+        ("vllm", "vllm_lifecycle"),
         ("vllm",),
         {
             "route": ("unknown", "-"),
@@ -67,7 +67,7 @@ SYSTEMS: Final[tuple[System, ...]] = (
     System(
         "sglang",
         "SGLang",
-        ("sglang", "sglang_log"),
+        ("sglang", "sglang_log", "request_log"),
         ("sglang",),
         {
             "route": ("unknown", "-"),
@@ -117,7 +117,7 @@ SYSTEMS: Final[tuple[System, ...]] = (
     System(
         "dynamo",
         "NVIDIA Dynamo",
-        ("dynamo", "dynamo_trace"),
+        ("dynamo", "dynamo_trace", "request_log"),
         ("dynamo",),
         {
             "route": ("measured", "http-request until handle_payload"),
@@ -167,24 +167,80 @@ SYSTEMS: Final[tuple[System, ...]] = (
         "docs/sources/llm-d.md",
     ),
     System(
+        "tensorrt_llm",
+        "TensorRT-LLM",
+        ("tensorrt_llm", "request_log"),
+        ("tensorrt_llm",),
+        {
+            "route": ("measured", "the disaggregation server's span until its servers' own"),
+            "queue": ("reported", "time_in_queue, /perf_metrics"),
+            "prefill": ("reported", "time_to_first_token less the queue"),
+            "kv_transfer": ("reported", "kv_cache_transfer_time or its events, in the queue"),
+            "decode": ("reported", "e2e less time_to_first_token"),
+        },
+        {
+            "spans": "start trtllm-serve with --otlp_traces_endpoint http://HOST:4317",
+            "split": "return_perf_metrics: true tells it per request (GET /perf_metrics)",
+            "transfer": "trace context and generation servers and the disaggregation server",
+            "bytes": "look at trtllm_kv_transfer_bytes for this window",
+            "load": "look at trtllm_num_requests_waiting and trtllm_kv_cache_utilization",
+            "trace": "the disaggregation server passes traceparent on; clients must send one",
+        },
+        "docs/sources/tensorrt-llm.md",
+    ),
+    System(
+        "tgi",
+        "Hugging Face TGI",
+        ("tgi", "request_log"),
+        ("tgi",),
+        {
+            "route": ("unknown", "-"),
+            "queue": ("reported", "queue_time"),
+            "prefill": ("measured", "until the first send_generation"),
+            "kv_transfer": ("none", "-"),
+            "decode": ("reported", "the rest of inference_time"),
+        },
+        {
+            "spans": "start TGI with --otlp-endpoint http://HOST:4317",
+            "split": "the spans below the handler (send_generation) tell the first token",
+            "trace": "let the caller send its traceparent header",
+        },
+        "docs/sources/tgi.md",
+    ),
+    System(
         "llama_cpp",
         "llama.cpp server",
-        ("llama_cpp_log",),
+        ("llama_cpp_log", "request_log"),
         ("llama.cpp",),
         {
             "route": ("none", "-"),
-            "queue": ("measured", "post: new task (log level 5)"),
-            "prefill": ("reported", "prompt eval time"),
+            "queue": ("measured", "headers less send (streams), or the log at level 5"),
+            "prefill": ("reported", "timings.prompt_ms, or the log"),
             "kv_transfer": ("none", "-"),
-            "decode": ("reported", "eval time"),
+            "decode": ("reported", "timings.predicted_ms, or the log"),
         },
         {
-            "spans": "llama.cpp sends no spans: import its log",
-            "split": "log with -lv 5: it tells when a task arrived",
-            "cached": "log with -lv 4 or 5: it tells the prompt's whole size",
+            "spans": "llama.cpp sends no spans: import its log, or responses with `timings`",
+            "split": "record when the headers of a streamed answer came, or log with -lv 5",
+            "cached": "timings.cache_n and the log tell it",
             "trace": "llama.cpp ignores traceparent and x-request-id: records join by timings",
         },
         "docs/sources/llama-cpp.md",
+    ),
+    System(
+        "ollama",
+        "Ollama",
+        ("request_log",),
+        ("ollama",),
+        {
+            "route": ("none", "-"),
+            "queue": ("inferred", "total - prompt_eval - eval, load in it (an upper bound)"),
+            "prefill": ("reported", "prompt_eval_duration"),
+            "kv_transfer": ("none", "-"),
+            "decode": ("reported", "eval_duration"),
+        },
+        {"spans": "Ollama sends no spans: import the final objects of its native API"},
+        "docs/sources/ollama.md",
     ),
 )
 

@@ -1,0 +1,95 @@
+-- Hugging Face TGI's handler spans as engine legs.
+-- grain: one row per span `generate`, `generate_stream`, `chat_completions` or `completions` with times
+-- inputs: spans
+-- when: name in ('generate', 'generate_stream', 'chat_completions', 'completions')
+-- Times are Rust's debug strings ("1.234ms", "2.5s", "300µs"). They follow each other from the start:
+-- validation (front end), queue, inference. Inference is prefill and decode together: the first
+-- `send_generation` below splits it, and without one nothing tells where prefill ends.
+-- Times past the year 2200 are cut to it: they are set aside, and must not overflow on the way.
+with h as (
+    select
+        s.* replace (
+            case when s.start_unix_ns > 7258118400000000000 then 7258118400000000000
+                else s.start_unix_ns end as start_unix_ns,
+            case when s.end_unix_ns > 7258118400000000000 then 7258118400000000000
+                else s.end_unix_ns end as end_unix_ns
+        ),
+        json_extract_string(s.attributes,
+            ['$.validation_time', '$.queue_time', '$.inference_time', '$.total_time']) as a
+    from spans as s
+    where s.name in ('generate', 'generate_stream', 'chat_completions', 'completions')
+        and s.attributes like '%"inference_time"%' and s.attributes like '%"queue_time"%'
+),
+
+d as (
+    select
+        h.*,
+        list_transform(a, lambda x: case
+            when regexp_full_match(x, '[0-9]{1,9}(\.[0-9]{1,12})?(ns|us|µs|μs|ms|s)') then
+                (round(try_cast(regexp_extract(x, '^[0-9.]+') as double)
+                    * case regexp_extract(x, '[a-zµμ]+$') when 's' then 1e9 when 'ms' then 1e6
+                        when 'ns' then 1.0 else 1e3 end))::bigint
+        end) as ns
+    from h
+),
+
+-- when tokens were sent on, wherever below the handler
+sent as (
+    select d.trace_id, d.span_id, min(t.start_unix_ns) as at_ns
+    from d
+    join spans as t on d.trace_id = t.trace_id and t.name = 'send_generation'
+        and t.start_unix_ns between d.start_unix_ns and d.end_unix_ns
+    group by d.trace_id, d.span_id
+),
+
+t as (
+    select
+        d.*,
+        start_unix_ns + ns[1] as queued_ns,
+        start_unix_ns + coalesce(ns[1], 0) + ns[2] as scheduled_ns,
+        start_unix_ns + coalesce(ns[1], 0) + ns[2] + ns[3] as last_ns,
+        s.at_ns as sent_ns,
+        coalesce(ns[1], 0) + ns[2] + ns[3] > end_unix_ns - start_unix_ns + 50000000 as is_absurd
+    from d
+    left join sent as s on d.trace_id = s.trace_id and d.span_id = s.span_id
+)
+
+select
+    substr(md5(concat_ws('|', trace_id, span_id, service_name, service_instance_id, process_id,
+        process_rank)), 1, 24) as leg_id,
+    'engine' as role,
+    'tgi' as source,
+    trace_id,
+    span_id,
+    parent_span_id,
+    service_name,
+    service_instance_id,
+    host_name,
+    service_name as worker,
+    model,
+    'tgi' as engine,
+    case when status_code = 2 then 'error' else 'ok' end as status,
+    case when status_code = 2 then coalesce(nullif(status_message, ''), 'error') end as error,
+    input_tokens,
+    output_tokens,
+    'server' as ttft_kind,
+    1 as has_clock,
+    case when is_absurd then 'inconsistent_durations:phases>e2e' end as leg_quarantine,
+    start_unix_ns as recv_unix_ns,
+    'measured span start' as recv_src,
+    case when not is_absurd then queued_ns end as queued_unix_ns,
+    case when not is_absurd and queued_ns is not null then 'reported validation_time' end
+        as queued_src,
+    case when not is_absurd then scheduled_ns end as scheduled_unix_ns,
+    case when not is_absurd and scheduled_ns is not null then 'reported queue_time' end
+        as scheduled_src,
+    case when not is_absurd and sent_ns >= scheduled_ns then sent_ns end as first_token_unix_ns,
+    case when not is_absurd and sent_ns >= scheduled_ns then 'measured send_generation' end
+        as first_token_src,
+    case when not is_absurd then last_ns end as last_token_unix_ns,
+    case when not is_absurd and last_ns is not null then 'reported inference_time' end
+        as last_token_src,
+    end_unix_ns as leg_end_unix_ns,
+    'measured span end' as leg_end_src,
+    ingested_unix_ns
+from t
