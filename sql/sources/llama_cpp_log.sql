@@ -121,8 +121,9 @@ select
     2 as is_part,
     -- as a client is told the same in `timings`; a call's n sequences have timings each
     case when timed_ns is not null and num[8] is null then concat_ws('/', 'llama.cpp',
-        json_extract_string(attributes, '$.prompt_ms'), a[11],
-        json_extract_string(attributes, '$.predicted_ms'), a[12]) end as pair_id,
+        printf('%.2f', try_cast(json_extract_string(attributes, '$.prompt_ms') as double)), a[11],
+        printf('%.2f', try_cast(json_extract_string(attributes, '$.predicted_ms') as double)), a[12])
+    end as norm_request_id,
     trace_id,
     span_id,
     service_name,

@@ -251,7 +251,12 @@ select
     'request_log' as source,
     trace_id,
     request_id,
-    norm_id as norm_request_id,
+    -- llama.cpp's log has no id of a call: what the server told of its times names it there
+    case when engine = 'llama.cpp' and prefill_ms > 0 and decode_ms > 0 and output_tokens > 1
+            and input_tokens >= cached_tokens
+        then concat_ws('/', 'llama.cpp', printf('%.2f', prefill_ms), input_tokens - cached_tokens,
+            printf('%.2f', decode_ms), output_tokens)
+        else norm_id end as norm_request_id,
     coalesce(engine, 'request_log') as service_name,
     worker,
     model,

@@ -6,7 +6,7 @@ Owns rule 4 of `match`.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 
 from tracekit.analysis._match_unit import (
     CALL_ROLES,
@@ -43,7 +43,8 @@ def join_logs(logs: Sequence[LegFacts], units: list[Unit]) -> list[Unit]:
     for slack_ns in (0, CLOCK_SLACK_NS):
         left = []
         for row in rows:
-            found, score = _find(row, by_trace, by_id, taken, slack_ns)
+            told = {leg.norm_request_id for leg in own_of.get(row.leg_id, ())}
+            found, score = _find(row, by_trace, by_id, taken, slack_ns, told)
             if found is None:
                 left.append(row)
                 continue
@@ -67,8 +68,12 @@ def _find(
     by_id: Mapping[str, list[Unit]],
     taken: set[int],
     slack_ns: int,
+    told: Set[str | None],
 ) -> tuple[Unit | None, float]:
-    """The call that a log row names, and how surely; ``(None, 0)`` if there is none."""
+    """The call that a log row names, and how surely; ``(None, 0)`` if there is none.
+
+    ``told`` are names that what it says of the server gives: the server's own numbers of the call.
+    """
 
     def fits(unit: Unit) -> bool:
         if id(unit) in taken or unit.superseded:
@@ -99,7 +104,13 @@ def _find(
         if unit is not None:
             return unit, score
     if row.norm_request_id:
-        return nearest([u for u in by_id.get(row.norm_request_id, ()) if fits(u)], 0.95)
+        unit, score = nearest([u for u in by_id.get(row.norm_request_id, ()) if fits(u)], 0.95)
+        if unit is not None:
+            return unit, score
+    for name in sorted(n for n in told if n and n != row.norm_request_id):
+        near = [u for u in by_id.get(name, ()) if fits(u)]
+        if len(near) == 1:  # numbers that two calls share name neither
+            return near[0], 0.9
     return None, 0.0
 
 

@@ -160,7 +160,8 @@ def _emit(unit: Unit) -> tuple[list[Assignment], Group]:
     # of which server a leg is, its source may know
     roles.extend((leg, leg.role if engine == "engine" else engine) for leg in unit.engines)
     # reported phases stand back where a server's own span is there
-    aside = "provider" if unit.engines else "engine"
+    any_engine = unit.engines or any(p.role not in CALL_ROLES for p in unit.parts)
+    aside = "provider" if any_engine else "engine"
     roles.extend((leg, aside) for leg in unit.phases)
     if unit.parts:
         told = {leg.leg_id: role for leg, role in roles}
