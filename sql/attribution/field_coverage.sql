@@ -41,7 +41,8 @@ select
         and prefill_worker <> worker then 1 end) as with_merged_transfer,
     case when min(engine) = max(engine) then max(engine) end as engine,
     count(case when client_wait_ms is not null or network_ms is not null
-        or queue_or_prefill_ms is not null then 1 end) as with_client,
+        -- a server's own time before its token tells nothing of the client: its way there is known
+        or (queue_or_prefill_ms is not null and route_ms is null) then 1 end) as with_client,
     count(case when kv_transfer_ms > 0 then 1 end) as with_transfer,
     count(case when kv_transfer_ms > 0 then kv_bytes end) as with_transfer_bytes,
     count(case when kv_transfer_ms > 0 then kv_transfer_wait_ms end) as with_wait_part,
