@@ -207,7 +207,7 @@ c as (
     -- broken off while it decoded
     select request_key, revision, 1, 'decode', '', e_first, in_last,
         'inferred until it was broken off', 'engine', coalesce(e_worker, '')
-    from p where e_first is not null and e_last is null and is_pd = 0
+    from p where e_n > 1 and e_first is not null and e_last is null and is_pd = 0
     union all
     -- a gateway's own queue
     select l.request_key, l.revision, 3, 'queue', '', l.queued_unix_ns, l.scheduled_unix_ns,

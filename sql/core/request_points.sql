@@ -91,7 +91,8 @@ with known as (
         ttft_kind, input_tokens, cached_tokens, output_tokens, kv_bytes,
         intended_start_unix_ns, send_unix_ns, recv_unix_ns, queued_unix_ns, queued_src,
         scheduled_unix_ns, prefill_end_unix_ns, prefill_end_src, kv_start_unix_ns, kv_end_unix_ns,
-        kv_start_src, kv_end_src, first_token_unix_ns, first_token_src, first_answer_unix_ns, last_token_unix_ns,
+        kv_start_src, kv_end_src, first_token_unix_ns, first_token_src, first_answer_unix_ns,
+        last_token_unix_ns,
         last_token_src, leg_end_unix_ns,
         -- a stretch inside a phase bounds no phase
         case when sub_phase is not null and kv_start_unix_ns is null and role <> 'provider'
