@@ -7,6 +7,7 @@
 -- are strings. Spans of housekeeping (probes, /metrics, KV queries between workers) are no requests.
 -- A wait for the router to choose a worker is a queue; a worker is `prefill` or not by the router's
 -- word (`phase` of route_request, `prefill_routing` of older releases), else by its component.
+-- Spans that were given back from logs are parts: they stand alone, or beside the spans themselves.
 -- The worker's span outlives the answer by up to a millisecond, and the frontend's can outlive it.
 -- Times past the year 2200 are cut to it: they are set aside, and must not overflow on the way.
 with d as (
@@ -55,6 +56,7 @@ n as (
         d.*,
         coalesce(r.phase = 'prefill', a[12] like '%prefill%') as is_prefill,
         r.phase = 'decode' as is_decode,
+        coalesce(d.scope_name, '') = 'tracekit.import.dynamo-log' as is_log,
         try_cast(a[8] as double) as ttft_ms,
         (end_unix_ns - start_unix_ns) / 1e6 as wall_ms,
         case
@@ -92,9 +94,9 @@ select
         when is_decode then 'decode_engine'
         else 'engine'
     end as role,
-    'dynamo' as source,
-    case when name = 'kv_router.schedule' then 1 else 0 end as is_part,
-    case when name = 'handle_payload' then a[4] end as pair_id,
+    case when is_log then 'dynamo_log' else 'dynamo' end as source,
+    case when name = 'kv_router.schedule' then 1 when is_log then 2 else 0 end as is_part,
+    case when name = 'handle_payload' or is_log then a[4] end as pair_id,
     trace_id,
     span_id,
     parent_span_id,

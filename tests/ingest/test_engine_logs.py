@@ -26,6 +26,7 @@ DATA = Path(__file__).parents[1] / "data"
 
 SAMPLES = {
     "dynamo-request-trace": "dynamo/pd_slow_kv.request_trace.jsonl.gz",
+    "dynamo-log": "dynamo/pd_slow_kv.log_frontend.jsonl.gz",
     "sglang-log": "sglang/pd-decode-full.log_decode.txt.gz",
     "llama-cpp-log": "llama_cpp/base.server-log.txt.gz",
 }

@@ -37,7 +37,7 @@ def chain_remarks(row: Row) -> Iterator[Remark]:
     source, requests = row["source"], row["requests"]
     if source in _ALONE:
         return
-    system = _SYSTEM_OF.get(source)
+    system = _SYSTEM_OF.get(source, _SYSTEM_OF.get(source.removesuffix("_log")))
     label = system.label if system is not None else source
     turn_on = system.turn_on if system is not None else {}
     if row["incomplete"]:

@@ -177,11 +177,11 @@ class FileImport:
             if isinstance(found, BadLine):
                 self._refuse_place("traces", Unreadable(number, found.reason, found.detail))
                 continue
-            trace_id, span_id = ids_of(log, found)
+            trace_id, span_id, parent = ids_of(log, found)
             try:
                 rows.add(
-                    trace_id, span_id, b"", found.name, 1, found.start_unix_ns, found.end_unix_ns,
-                    0, None, 0, found.attributes, None, None,
+                    trace_id, span_id, parent, found.name, 1, found.start_unix_ns,
+                    found.end_unix_ns, 0, None, 0, found.attributes, None, None,
                 )  # fmt: skip
             except BadItemError as error:
                 self._refuse_place("traces", Unreadable(number, error.reason, error.detail))

@@ -21,11 +21,13 @@ from tracekit.ingest.engine_logs._record import (
     lines_of,
 )
 from tracekit.ingest.engine_logs.dynamo import DYNAMO_REQUEST_TRACE
+from tracekit.ingest.engine_logs.dynamo_log import DYNAMO_LOG
 from tracekit.ingest.engine_logs.llama_cpp import LLAMA_CPP_LOG
 from tracekit.ingest.engine_logs.sglang import SGLANG_LOG
 
 ENGINE_LOGS: Final[tuple[EngineLog, ...]] = (
     DYNAMO_REQUEST_TRACE,
+    DYNAMO_LOG,
     SGLANG_LOG,
     LLAMA_CPP_LOG,
 )

@@ -28,7 +28,8 @@ MADE_UP: Final = b"tkrec"
 class Record:
     """One record. ``identity`` is what names it wherever it is read again; times in unix ns.
 
-    ``attributes`` are the fields as the engine wrote them: its names, its units.
+    ``attributes`` are the fields as the engine wrote them: its names, its units. The ids are those
+    of the span that a line says it was written in, hex digits.
     """
 
     name: str
@@ -37,6 +38,8 @@ class Record:
     end_unix_ns: int
     attributes: dict[str, Any]
     trace_id: str | None = None
+    span_id: str | None = None
+    parent_span_id: str | None = None
 
 
 @dataclass(frozen=True)
@@ -91,19 +94,25 @@ class EngineLog:
     counts_from_start: bool = False
 
 
-def ids_of(log: EngineLog, record: Record) -> tuple[bytes, bytes]:
-    """(trace id, span id) of a record: the same wherever and whenever it is read."""
+def ids_of(log: EngineLog, record: Record) -> tuple[bytes, bytes, bytes]:
+    """(trace id, span id, parent) of a record: the same wherever and whenever it is read."""
     named = hashlib.sha256(f"{log.format}|{record.identity}".encode()).digest()
     whole = hashlib.sha256(f"{log.format}|{record.identity}|{record.name}".encode()).digest()
     trace_id = MADE_UP + named[:11]
-    if record.trace_id is not None:
-        try:
-            told = bytes.fromhex(record.trace_id)
-        except ValueError:
-            told = b""
-        if len(told) == 16 and any(told):
-            trace_id = told
-    return trace_id, whole[:8]
+    return (
+        _told(record.trace_id, 16) or trace_id,
+        _told(record.span_id, 8) or whole[:8],
+        _told(record.parent_span_id, 8),
+    )
+
+
+def _told(text: str | None, size: int) -> bytes:
+    """An id of ``size`` bytes from its hex digits; empty if it is none."""
+    try:
+        told = bytes.fromhex(text or "")
+    except ValueError:
+        return b""
+    return told if len(told) == size and any(told) else b""
 
 
 def lines_of(chunks: Iterable[bytes]) -> Iterator[Line]:
