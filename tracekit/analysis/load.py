@@ -19,6 +19,7 @@ from tracekit.analysis import sqlfiles
 from tracekit.analysis._arrow import arrow_table, numpy_column
 from tracekit.analysis._duck import defined, one
 from tracekit.analysis.quantile import quantile_fit
+from tracekit.analysis.sqlfiles import METRIC_VIEWS
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -357,6 +358,8 @@ def worker_samples(con: duckdb.DuckDBPyConnection) -> pa.Table:
         return arrow_table({name: [] for name in _SAMPLES.names}, _SAMPLES)
     if not any(one(con, f"select count(*) from (from {n} limit 1)")[0] for n in _SAMPLED):
         return arrow_table({name: [] for name in _SAMPLES.names}, _SAMPLES)
+    # by their texts: a connection that attribution runs on need not have views of them
+    metrics = ", ".join(f"{n} as ({sqlfiles.load('sources', n).body})" for n in METRIC_VIEWS)
     body = sqlfiles.load("sources", "worker_samples").body
     ((first, last),) = con.execute(
         "select min(arrival_unix_ns), max(arrival_unix_ns) from request_facts"
@@ -365,7 +368,8 @@ def worker_samples(con: duckdb.DuckDBPyConnection) -> pa.Table:
         return arrow_table({name: [] for name in _SAMPLES.names}, _SAMPLES)
     margin = 600 * _SECOND_NS
     rows: pa.Table = con.sql(
-        f"select * from ({body}) where at_unix_ns between {first - margin} and {last + margin}"
+        f"with {metrics} select * from ({body}) "
+        f"where at_unix_ns between {first - margin} and {last + margin}"
     ).to_arrow_table()
     return rows.cast(_SAMPLES)
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from tracekit.analysis import sqlfiles
 from tracekit.analysis.current import Current
 from tracekit.analysis.derive import DERIVED
 from tracekit.analysis.settled import Pinned
@@ -172,6 +173,9 @@ class Session:
         self._define_raw(snapshots, renewed)
         if self._current.define(snapshots, anew=not renewed.isdisjoint(DERIVED)):
             self._define_window()
+        if not self._defined:
+            for name in sqlfiles.METRIC_VIEWS:
+                self._view(name, sqlfiles.load("sources", name).body)
         self._define_settings()
 
     def _view(self, name: str, query: str) -> None:

@@ -33,6 +33,9 @@ SOURCES: Final[tuple[str, ...]] = (
     "sglang_router",
 )
 
+#: What metrics tell, each reading only those before it: no legs come of them.
+METRIC_VIEWS: Final[tuple[str, ...]] = ("engine_metrics", "worker_metrics")
+
 #: Legs → phases → requests, each reading only those before it.
 CORE: Final[tuple[str, ...]] = (
     "request_points",

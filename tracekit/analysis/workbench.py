@@ -23,6 +23,7 @@ import pyarrow as pa
 
 from tracekit.analysis._duck import one
 from tracekit.analysis.attribution import ATTRIBUTION
+from tracekit.analysis.sqlfiles import METRIC_VIEWS
 from tracekit.errors import UsageError
 from tracekit.lake.duck import connect
 from tracekit.lake.schema import TABLES
@@ -51,6 +52,7 @@ _PUBLIC: Final = (
     "settings",
     "slo",
     "cost_model",
+    *METRIC_VIEWS,
     *ATTRIBUTION,
 )
 
@@ -276,8 +278,9 @@ def _documentation(name: str) -> tuple[str, str, dict[str, str]]:
 
     purpose = grain = ""
     docs: dict[str, str] = {}
-    for layer in ("core", "attribution"):
-        if name in sqlfiles.names(layer):
+    for layer in ("core", "attribution", "sources"):
+        # a file of `sources` may be called as a raw table
+        if name in sqlfiles.names(layer) and (layer != "sources" or name in METRIC_VIEWS):
             file = sqlfiles.load(layer, name)
             purpose, grain, docs = file.purpose, file.grain, dict(file.columns)
     if name in TABLES:
