@@ -41,13 +41,15 @@ def import_command(
             "--source",
             metavar="FORMAT",
             help="Format of the files, where detection needs help: csv, jsonl, parquet, "
-            "otlp-jsonl, otlp-json, otlp-protobuf, dynamo-request-trace, ...",
+            "otlp-jsonl, otlp-json, otlp-protobuf, dynamo-request-trace, prometheus-text, ...",
         ),
     ] = None,
     service: Annotated[
         str | None,
         typer.Option(
-            "--service", metavar="NAME", help="Name of the process whose log the files are."
+            "--service",
+            metavar="NAME",
+            help="Name of the process whose log or metrics the files are.",
         ),
     ] = None,
     log_start: Annotated[
@@ -58,18 +60,27 @@ def import_command(
             help="When an engine's log began, where its lines have no date (llama.cpp).",
         ),
     ] = None,
+    at: Annotated[
+        str | None,
+        typer.Option(
+            "--at",
+            metavar="TIME",
+            help="When a text of /metrics was taken, where no SCRAPE line tells "
+            "(else the file's modification time).",
+        ),
+    ] = None,
     keep_text: Annotated[
         bool, typer.Option("--keep-text", help="Store prompts and answers found in attributes.")
     ] = False,
     as_json: opt.Json = False,
 ) -> None:
-    """Import OTLP files, engines' and request logs into the store.
+    """Import OTLP files, engines' and request logs, and texts of /metrics into the store.
 
-    Takes collector JSON lines, length-delimited protobuf, CSV, JSON lines, Parquet and the logs
-    of engines, also .gz and .zst, also whole folders. Importing a file again changes nothing. A
-    bad line does not stop the good ones, nor does the cut end of a file those before it, nor a
-    file that is nothing known the files beside it. Exit 3 if a file named here could not be used,
-    or nothing in the files could (an empty file is no error).
+    Takes collector JSON lines, length-delimited protobuf, CSV, JSON lines, Parquet, the logs of
+    engines and Prometheus text, also .gz and .zst, also whole folders. Importing a file again
+    changes nothing. A bad line does not stop the good ones, nor does the cut end of a file those
+    before it, nor a file that is nothing known the files beside it. Exit 3 if a file named here
+    could not be used, or nothing in the files could (an empty file is no error).
     """
     from tracekit.lake.store import Store
     from tracekit.report import import_text
@@ -85,7 +96,8 @@ def import_command(
             source=source,
             keep_text=keep_text,
             service=service,
-            log_start_unix_ns=_log_start(log_start),
+            log_start_unix_ns=_time_ns(log_start),
+            at_unix_ns=_time_ns(at),
             done=done.append,
         )
     finally:
@@ -100,7 +112,7 @@ def import_command(
         raise typer.Exit(DATA)
 
 
-def _log_start(text: str | None) -> int | None:
+def _time_ns(text: str | None) -> int | None:
     if text is None:
         return None
     import time
@@ -132,6 +144,7 @@ def import_with_progress(
     keep_text: bool = False,
     service: str | None = None,
     log_start_unix_ns: int | None = None,
+    at_unix_ns: int | None = None,
     done: Callable[[ImportSummary], None] | None = None,
 ) -> ImportSummary:
     """Import, with a progress bar on stderr where that is a terminal."""
@@ -146,6 +159,7 @@ def import_with_progress(
             keep_text=keep_text,
             service=service,
             log_start_unix_ns=log_start_unix_ns,
+            at_unix_ns=at_unix_ns,
             progress=progress,
             done=done,
         )

@@ -18,6 +18,7 @@ from tracekit.ingest._attrs import BadItemError, resource_of
 from tracekit.ingest._collect import new_rows
 from tracekit.ingest._import_run import Run
 from tracekit.ingest._messages import Message, Unreadable, read_messages, signals
+from tracekit.ingest._metric_rows import MetricRows
 from tracekit.ingest._request_files import flatten
 from tracekit.ingest._request_json import parse_json
 from tracekit.ingest._rows import Rows
@@ -39,6 +40,7 @@ from tracekit.ingest.engine_logs import (
 )
 from tracekit.ingest.otlp_json import add_document
 from tracekit.ingest.otlp_protobuf import add_protobuf
+from tracekit.ingest.prometheus_text import FORMAT, metric_times, read_scrapes
 from tracekit.ingest.request_log import LogBatch, read_request_log
 from tracekit.ingest.summary import DifferingRow, FileSummary, Tally
 from tracekit.words import plural, verb
@@ -216,6 +218,55 @@ class FileImport:
                     "them with another --log-start, import the log into a fresh --store"
                 )
         self._commit("spans", rows)
+
+    # -- metrics -------------------------------------------------------------------------------
+
+    def read_prometheus(self) -> None:
+        """Reads Prometheus text. SourceError if nothing in it can be used, or nothing tells when
+        its samples were."""
+        run = self._run
+        rows = MetricRows(keep_text=run.keep_text)
+        named = {"service.name": run.service} if run.service else {}
+        resource = resource_of(named, keep_text=run.keep_text)
+        rows.group(resource, SCOPE + FORMAT, None)
+        at = run.at_unix_ns or self._source.modified_unix_ns
+        scrapes = dated = marked = samples = line = 0
+        for scrape in read_scrapes(self._source.content(), at, where=self._source.name):
+            if not scrape.is_dated and run.at_unix_ns is not None:
+                run.use_at(self._source.name)
+            scrapes += 1
+            dated += scrape.is_dated
+            marked += scrape.is_marked
+            samples += len(scrape.points)
+            for line, bad in scrape.bad:
+                self._refuse_place("metrics", Unreadable(line, bad.reason, bad.detail))
+            for point in scrape.points:
+                line = point.line
+                try:
+                    point.add_to(rows)
+                except BadItemError as error:
+                    self._refuse_place("metrics", Unreadable(line, error.reason, error.detail))
+            if len(rows) >= BATCH_ROWS:
+                self._commit("metric_samples", rows.decoded().table)
+                rows = MetricRows(keep_text=run.keep_text)
+                rows.group(resource, SCOPE + FORMAT, None)
+        self._commit("metric_samples", rows.decoded().table)
+        if (damage := self._source.damage) is not None:
+            self._refuse_place("metrics", Unreadable(line, damage.reason, damage.detail))
+        if not samples:
+            raise SourceError(
+                "no sample of a metric can be read",
+                where=self._source.name,
+                how=f"is it another kind of file? --source {FORMAT} was taken for it",
+            )
+        self.remark(metric_times(scrapes, dated, marked, at, is_told=run.at_unix_ns is not None))
+        if not run.service:
+            self.remark(
+                "only a label can tell whose metrics these are: name the process as its spans do, "
+                "with --service NAME"
+            )
+        self._check_usable()
+        self._flush_refused()
 
     # -- request logs --------------------------------------------------------------------------
 

@@ -44,6 +44,7 @@ class Run:
         keep_text: bool,
         service: str | None,
         facts: Facts,
+        at_unix_ns: int | None,
         now_unix_ns: int | None,
         bytes_total: int | None,
     ) -> None:
@@ -54,6 +55,8 @@ class Run:
         self.keep_text = keep_text
         self.service = service
         self._facts = facts
+        self.at_unix_ns = at_unix_ns
+        self._at_taken_by: str | None = None
         self._log_start_taken_by: str | None = None
         self.now_unix_ns = now_unix_ns if now_unix_ns is not None else time.time_ns()
         self.path = ""
@@ -105,6 +108,23 @@ class Run:
     def is_log_start_idle(self) -> bool:
         """Whether --log-start was given and no file needed it."""
         return self._facts.log_start_unix_ns is not None and self._log_start_taken_by is None
+
+    def use_at(self, name: str) -> None:
+        """The metrics ``name`` were taken when --at says.
+
+        UsageError if others of this import were: two scrapes of one moment would be one.
+        """
+        if self._at_taken_by is not None:
+            raise UsageError(
+                f"{name}: --at says when {self._at_taken_by} was taken; import each scrape by "
+                "itself"
+            )
+        self._at_taken_by = name
+
+    @property
+    def is_at_idle(self) -> bool:
+        """Whether --at was given and no file needed it."""
+        return self.at_unix_ns is not None and self._at_taken_by is None
 
     def taken(self, rows: int) -> None:
         """``rows`` more are in the store."""

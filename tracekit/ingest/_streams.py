@@ -31,10 +31,19 @@ _CHUNK_BYTES: Final = 1 << 18
 
 
 class Source:
-    """An opened input; ``compression`` is ``gzip``, ``zstd`` or None."""
+    """An opened input; ``compression`` is ``gzip``, ``zstd`` or None, ``modified_unix_ns`` when
+    the file was last written (None of what came through a pipe)."""
 
-    def __init__(self, name: str, raw: io.FileIO, advanced: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        name: str,
+        raw: io.FileIO,
+        advanced: Callable[[int], None],
+        *,
+        modified_unix_ns: int | None = None,
+    ) -> None:
         self.name = name
+        self.modified_unix_ns = modified_unix_ns
         self._raw = raw
         self._meter = _Meter(advanced)
         self._unpacked: Unpacked | None = None
@@ -126,10 +135,12 @@ def opened(path: str, *, advanced: Callable[[int], None]) -> Iterator[Source]:
 
     UsageError if it cannot be opened or read.
     """
+    modified = None
     with ExitStack() as stack:
         try:
             if _is_file(path):
                 raw = stack.enter_context(io.FileIO(path))
+                modified = os.fstat(raw.fileno()).st_mtime_ns
             else:
                 raw = stack.enter_context(tempfile.TemporaryFile(buffering=0))
                 _spool(path, raw)
@@ -141,7 +152,7 @@ def opened(path: str, *, advanced: Callable[[int], None]) -> Iterator[Source]:
             if path == STANDARD_INPUT
             else os.fsencode(path).decode("utf-8", "replace")
         )
-        yield Source(name, raw, advanced)
+        yield Source(name, raw, advanced, modified_unix_ns=modified)
 
 
 def _is_file(path: str) -> bool:

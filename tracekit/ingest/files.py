@@ -20,6 +20,7 @@ from tracekit.ingest._streams import STANDARD_INPUT
 from tracekit.ingest._unpack import ZSTD_MAGIC
 from tracekit.ingest.engine_logs import ENGINE_LOG_FORMATS, detect_engine_log
 from tracekit.ingest.otlp_json import parse, signals_of
+from tracekit.ingest.prometheus_text import FORMAT, PROMETHEUS_FORMATS, looks_like
 from tracekit.ingest.request_log import json_rows, looks_like_request_log
 
 #: How much of a file is looked at to tell its format.
@@ -93,8 +94,9 @@ def detect(
     """The format of a file by its first bytes, decompressed.
 
     ``complete`` says that ``head`` is the whole file; ``mapping`` names columns of request logs
-    (``--map``), ``name`` serves messages only. One of `OTLP_FORMATS`, `ENGINE_LOG_FORMATS`,
-    `REQUEST_LOG_FORMATS` or `EMPTY`; SourceError, saying what was tried, if it is nothing known.
+    (``--map``), ``name`` serves messages only. One of `OTLP_FORMATS`, `PROMETHEUS_FORMATS`,
+    `ENGINE_LOG_FORMATS`, `REQUEST_LOG_FORMATS` or `EMPTY`; SourceError, saying what was tried, if
+    it is nothing known.
     """
     text = head.removeprefix(BOM).lstrip()
     if not text and complete:
@@ -102,6 +104,7 @@ def detect(
     found = (
         _json_format(text, complete)
         or _protobuf_format(head, complete)
+        or (FORMAT if looks_like(head.removeprefix(BOM)) else None)
         or detect_engine_log(head.removeprefix(BOM))
         or looks_like_request_log(name, head, mapping=mapping)
     )
@@ -128,7 +131,12 @@ def _unknown(name: str, head: bytes, mapping: Mapping[str, str]) -> NoReturn:
             "others of `tracekit sql --describe request_log`",
         )
     tried = "; ".join(
-        (*OTLP_FORMATS.values(), *ENGINE_LOG_FORMATS.values(), *REQUEST_LOG_FORMATS.values())
+        (
+            *OTLP_FORMATS.values(),
+            *PROMETHEUS_FORMATS.values(),
+            *ENGINE_LOG_FORMATS.values(),
+            *REQUEST_LOG_FORMATS.values(),
+        )
     )
     raise SourceError(
         "nothing known in this file",

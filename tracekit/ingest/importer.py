@@ -24,6 +24,7 @@ from tracekit.ingest.files import (
     detect,
     expand,
 )
+from tracekit.ingest.prometheus_text import PROMETHEUS_FORMATS
 from tracekit.ingest.summary import FileSummary, ImportSummary
 from tracekit.lake.store import Store
 from tracekit.words import plural
@@ -32,7 +33,10 @@ __all__ = ["Progress", "import_paths"]
 
 _UNKNOWN: Final = "unknown"
 _MAP_UNUSED: Final = "--map is for request logs; there is none here, so it did nothing"
-_SERVICE_UNUSED: Final = "--service is for engines' logs; there is none here, so it did nothing"
+_SERVICE_UNUSED: Final = (
+    "--service is for engines' logs and texts of /metrics; there is none here, so it did nothing"
+)
+_AT_UNUSED: Final = "--at is for texts of /metrics that do not tell their time; none here needed it"
 _LOG_START_UNUSED: Final = (
     "--log-start is for logs whose times count from the start of the server; there is none here, "
     "so it did nothing"
@@ -52,15 +56,17 @@ def import_paths(
     keep_text: bool = False,
     service: str | None = None,
     log_start_unix_ns: int | None = None,
+    at_unix_ns: int | None = None,
     now_unix_ns: int | None = None,
 ) -> ImportSummary:
     """Imports files, folders and standard input (``-``) into ``store``.
 
     ``store`` may be a function that opens it, which is called when something is to be written.
     ``mapping`` is for request logs (their column to ours, ``name`` or ``name:unit``); ``source``
-    forces a format of `files.OTLP_FORMATS`, `ENGINE_LOG_FORMATS` or `files.REQUEST_LOG_FORMATS`
-    on all inputs; ``service`` names the process whose log an engine's log is, and
-    ``log_start_unix_ns`` is the zero of its clock where its lines have no date;
+    forces a format of `files.OTLP_FORMATS`, `PROMETHEUS_FORMATS`, `ENGINE_LOG_FORMATS` or
+    `files.REQUEST_LOG_FORMATS` on all inputs; ``service`` names the process whose log an engine's
+    log or whose metrics a text of /metrics is, ``log_start_unix_ns`` is the zero of its clock where
+    a log's lines have no date, and ``at_unix_ns`` the time of metrics where nothing in them tells;
     ``progress`` is called as bytes are read, ``note`` with each remark for the user as it comes
     up, ``done`` with the summary before an error at the end; ``now_unix_ns`` stands for the clock.
     Rows that the store holds already, and repetitions, are counted as duplicates. With ``settle``
@@ -71,7 +77,7 @@ def import_paths(
     named in ``paths`` or read in part, its error is raised at the end. Unknown files in folders are
     passed over with a note, unless there is no other.
     """
-    formats = OTLP_FORMATS | ENGINE_LOG_FORMATS | REQUEST_LOG_FORMATS
+    formats = OTLP_FORMATS | PROMETHEUS_FORMATS | ENGINE_LOG_FORMATS | REQUEST_LOG_FORMATS
     if source is not None and source not in formats:
         known = ", ".join(formats)
         raise UsageError(f"unknown format {source!r}; one of {known}")
@@ -88,6 +94,7 @@ def import_paths(
         keep_text=keep_text,
         service=service,
         facts=Facts(log_start_unix_ns),
+        at_unix_ns=at_unix_ns,
         now_unix_ns=now_unix_ns,
         bytes_total=_total([path for path, _ in inputs]),
     )
@@ -170,10 +177,13 @@ def _unused_options(run: Run, formats: Set[str]) -> Iterator[str]:
     """What to say of options that did nothing, for no file was of a format that they are for."""
     if run.mapping and not formats & {*REQUEST_LOG_FORMATS, _UNKNOWN}:
         yield _MAP_UNUSED
-    if run.service is not None and not formats & {*ENGINE_LOG_FORMATS, _UNKNOWN}:
+    of_a_process = {*ENGINE_LOG_FORMATS, *PROMETHEUS_FORMATS, _UNKNOWN}
+    if run.service is not None and not formats & of_a_process:
         yield _SERVICE_UNUSED
     if run.is_log_start_idle and _UNKNOWN not in formats:
         yield _LOG_START_UNUSED
+    if run.is_at_idle and _UNKNOWN not in formats:
+        yield _AT_UNUSED
 
 
 def _format(run: Run, source: Source, source_format: str | None) -> str:
@@ -187,6 +197,8 @@ def _file(run: Run, source: Source, file_format: str, named: bool) -> FileSummar
     job = FileImport(run, source, source.sha256, named=named)
     if file_format in OTLP_FORMATS:
         job.read_otlp(file_format)
+    elif file_format in PROMETHEUS_FORMATS:
+        job.read_prometheus()
     elif file_format in ENGINE_LOG_FORMATS:
         job.read_engine_log(file_format)
     elif file_format != EMPTY:
