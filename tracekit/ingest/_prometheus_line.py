@@ -32,8 +32,11 @@ def read_sample(number: int, text: str) -> Sample:
     """One line; ValueError if it is none. What stands after the labels is read strictly: the
     library takes the first of several numbers and the last for a time, which cut lines look like.
     """
-    if " # {" in text:
-        text = _EXEMPLAR.sub("", text)
+    if " # {" in text and (bare := _EXEMPLAR.sub("", text)) != text:
+        try:
+            return read_sample(number, bare)
+        except ValueError:
+            pass  # it stands in a label
     series, brace, rest = text.rpartition("}")
     if not brace:
         series, _, rest = text.partition(" ") if " " in text else text.partition("\t")
@@ -45,7 +48,9 @@ def read_sample(number: int, text: str) -> Sample:
     if len(words) == 2:
         told = read_number(words[1])
         # ms in Prometheus' own format, s in OpenMetrics
-        at = round(told * (1e6 if abs(told) >= _LEAST_MS else 1e9)) if math.isfinite(told) else 0
+        # (to the us: a double holds no more)
+        per_us = 1e3 if abs(told) >= _LEAST_MS else 1e6
+        at = round(told * per_us) * 1_000 if math.isfinite(told) else 0
         if not 0 < at <= LATEST_NS:
             raise ValueError(f"time {words[1][:40]!r}")
     return Sample(number, name, labels, read_number(words[0]), at)

@@ -237,26 +237,46 @@ class _Block:
                 sorted(self.bad, key=lambda b: b[0]),
             )
 
+    def _unique(self) -> list[Sample]:
+        """The samples without repetitions. Where most of what follows the first one repeats what
+        is there, it is another scrape, whose SCRAPE line is missing: none of it is placed."""
+        seen: set[tuple[str, _Labels, int | None]] = set()
+        kept: list[Sample] = []
+        again: list[Sample] = []
+        before = 0
+        for sample in self.samples:
+            key = (sample.name, tuple(sorted(sample.labels.items())), sample.at_unix_ns)
+            if key not in seen:
+                seen.add(key)
+                kept.append(sample)
+                continue
+            before = before if again else len(kept)
+            again.append(sample)
+        if len(again) > 1 and len(again) > len(kept) - before:
+            detail = (
+                f"{plural(len(again) + len(kept) - before, 'sample')} from here on repeat what is "
+                "there before: another scrape, and no SCRAPE line parts them"
+            )
+            self.refuse(again[0].line, "repeated_series", detail)
+            return kept[:before]
+        for sample in again:
+            self.refuse(sample.line, "repeated_series", f"{sample.name} is there before")
+        return kept
+
     def _points(self) -> Iterator[Point]:
-        seen: set[tuple[str, _Labels, int]] = set()
         starts: dict[tuple[str, _Labels], int] = {}
         single: list[tuple[Sample, str, str, int]] = []
         parts: dict[tuple[str, str, _Labels, int], list[Sample]] = {}
-        for sample in self.samples:
+        for sample in self._unique():
             at = sample.at_unix_ns or self.at_unix_ns or 0
             labels = tuple(sorted(sample.labels.items()))
-            if (key := (sample.name, labels, at)) in seen:
-                detail = f"{sample.name} with these labels is there before"
-                self.refuse(sample.line, "repeated_series", f"{detail}: are these two scrapes?")
-                continue
-            seen.add(key)
             base, kind = _family(self.types, sample.name) or (sample.name, "untyped")
             if kind in ("histogram", "summary"):
                 label = "le" if kind == "histogram" else "quantile"
                 rest = tuple(pair for pair in labels if pair[0] != label)
                 parts.setdefault((base, kind, rest, at), []).append(sample)
             elif (made := _made(self.types, sample.name)) and 0 < sample.value * 1e9 < at:
-                starts[made, labels] = round(sample.value * 1e9)
+                starts[made, labels] = round(sample.value * 1e6) * 1_000
             else:
                 single.append((sample, base, kind, at))
         for sample, base, kind, at in single:
