@@ -16,6 +16,7 @@ from tracekit.ingest.engine_logs import (
     EngineLog,
     Facts,
     Record,
+    Sample,
     detect_engine_log,
     ids_of,
     lines_of,
@@ -28,6 +29,7 @@ SAMPLES = {
     "dynamo-request-trace": "dynamo/pd_slow_kv.request_trace.jsonl.gz",
     "dynamo-log": "dynamo/pd_slow_kv.log_frontend.jsonl.gz",
     "sglang-log": "sglang/pd-decode-full.log_decode.txt.gz",
+    "vllm-log": "vllm_metrics/kv-pressure.engine-log.txt.gz",
     "llama-cpp-log": "llama_cpp/base.server-log.txt.gz",
 }
 FACTS = Facts(log_start_unix_ns=1_795_988_353_842_848_499)
@@ -37,7 +39,7 @@ def _bytes(log: EngineLog) -> bytes:
     return gzip.decompress((DATA / SAMPLES[log.format]).read_bytes())
 
 
-def _read(log: EngineLog, data: bytes) -> list[Record | BadLine | None]:
+def _read(log: EngineLog, data: bytes) -> list[Record | list[Sample] | BadLine | None]:
     return [found for _, found in log.read(lines_of(data.splitlines(keepends=True)), FACTS)]
 
 
@@ -61,7 +63,7 @@ def test_no_other_log_is_taken_for_it(log: EngineLog) -> None:
     for foreign in (
         b"request,input_tokens,output_tokens,TTFT,total_latency\n1,2,3,4,5\n",
         b'{"request_id": "a", "start_unix_ns": 1795988353842848499, "e2e_ms": 5}\n',
-        b"INFO 11-29 20:00:00 [loggers.py:117] Engine 000: Avg prompt throughput: 1.0 tokens/s\n",
+        b"INFO 11-29 20:00:00 [api_server.py:117] Started server process [12]\n",
         b"",
         bytes(range(256)) * 4,
     ):
@@ -73,7 +75,10 @@ def test_records_are_the_same_whoever_reads_them(log: EngineLog) -> None:
     first, again = _records(log, _bytes(log)), _records(log, _bytes(log))
     assert first == again
     ids = {ids_of(log, record) for record in first}
-    assert len(ids) == len(first) > 20
+    assert len(ids) == len(first)
+    samples = [s for found in _read(log, _bytes(log)) if isinstance(found, list) for s in found]
+    assert len({(s.name, s.at_unix_ns, str(s.attributes)) for s in samples}) == len(samples)
+    assert len(first) + len(samples) > 20
 
 
 @pytest.mark.parametrize("log", ENGINE_LOGS, ids=lambda log: log.format)
@@ -106,6 +111,8 @@ def test_cut_interleaved_and_foreign_lines_are_refused_and_never_guessed(log: En
         except SourceError:
             continue
         for record in found:
+            if isinstance(record, list):
+                assert all(0 < s.at_unix_ns < 2**63 and s.value >= 0 for s in record)
             if not isinstance(record, Record):
                 continue
             assert 0 < record.start_unix_ns <= record.end_unix_ns < 2**63
@@ -122,6 +129,6 @@ def test_any_bytes_give_lines_or_the_one_error(log: EngineLog) -> None:
     for _ in range(300):
         noise = bytes(rng.choice(alphabet) for _ in range(rng.randrange(300)))
         try:
-            assert all(not isinstance(found, Record) for found in _read(log, noise))
+            assert all(not isinstance(found, Record | list) for found in _read(log, noise))
         except SourceError:
             continue

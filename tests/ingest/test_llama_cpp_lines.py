@@ -42,7 +42,7 @@ def read(lines: list[bytes], known: Facts | None = None) -> list[tuple[int, Reco
     """What a log brings, and with which line."""
     numbered = (Line(number, text) for number, text in enumerate(lines, 1))
     found = llama_cpp.LLAMA_CPP_LOG.read(numbered, known or facts())
-    return [(number, item) for number, item in found if item is not None]
+    return [(number, item) for number, item in found if isinstance(item, Record | BadLine)]
 
 
 def records(lines: list[bytes], known: Facts | None = None) -> list[Record]:

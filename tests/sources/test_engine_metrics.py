@@ -32,6 +32,7 @@ Row = dict[str, Any]
 def _table() -> list[Row]:
     body = sqlfiles.load("sources", "engine_metrics").body
     relation = duckdb.sql(body)
+    assert relation is not None
     return [dict(zip(relation.columns, row, strict=True)) for row in relation.fetchall()]
 
 

@@ -18,7 +18,7 @@ from tracekit.ingest._attrs import BadItemError, resource_of
 from tracekit.ingest._collect import new_rows
 from tracekit.ingest._import_run import Run
 from tracekit.ingest._messages import Message, Unreadable, read_messages, signals
-from tracekit.ingest._metric_rows import MetricRows
+from tracekit.ingest._metric_rows import Metric, MetricRows
 from tracekit.ingest._request_files import flatten
 from tracekit.ingest._request_json import parse_json
 from tracekit.ingest._rows import Rows
@@ -35,6 +35,7 @@ from tracekit.ingest.engine_logs import (
     SCOPE,
     BadLine,
     EngineLog,
+    Sample,
     ids_of,
     lines_in,
 )
@@ -168,6 +169,8 @@ class FileImport:
             {"service.name": self._run.service or log.service}, keep_text=self._run.keep_text
         )
         rows.group(resource, SCOPE + log.format, None)
+        samples = MetricRows(keep_text=self._run.keep_text)
+        samples.group(resource, SCOPE + log.format, None)
         skipped = read = number = 0
         facts = self._run.facts_of(self._source.name, log)
         lines = lines_in(self._source.content(), is_cut=lambda: self._source.damage is not None)
@@ -178,6 +181,13 @@ class FileImport:
             read += 1
             if isinstance(found, BadLine):
                 self._refuse_place("traces", Unreadable(number, found.reason, found.detail))
+                continue
+            if isinstance(found, list):
+                self._add_samples(samples, found, number)
+                if len(samples) >= BATCH_ROWS:
+                    self._commit("metric_samples", samples.decoded().table)
+                    samples = MetricRows(keep_text=self._run.keep_text)
+                    samples.group(resource, SCOPE + log.format, None)
                 continue
             trace_id, span_id, parent = ids_of(log, found)
             try:
@@ -192,6 +202,7 @@ class FileImport:
                 rows = SpanRows(keep_text=self._run.keep_text)
                 rows.group(resource, SCOPE + log.format, None)
         self._commit_records(log, rows.decoded().table)
+        self._commit("metric_samples", samples.decoded().table)
         if (damage := self._source.damage) is not None:
             self._refuse_place("traces", Unreadable(number, damage.reason, damage.detail))
         if not read:
@@ -207,6 +218,21 @@ class FileImport:
             self.remark(notice)
         self._check_usable()
         self._flush_refused()
+
+    def _add_samples(self, rows: MetricRows, samples: list[Sample], number: int) -> None:
+        for sample in samples:
+            try:
+                rows.add(
+                    Metric(sample.name, sample.unit, "gauge", None, None),
+                    start_unix_ns=0,
+                    at_unix_ns=sample.at_unix_ns,
+                    value=sample.value,
+                    count=None,
+                    buckets=None,
+                    attributes=sample.attributes,
+                )
+            except BadItemError as error:
+                self._refuse_place("metrics", Unreadable(number, error.reason, error.detail))
 
     def _commit_records(self, log: EngineLog, rows: pa.Table) -> None:
         if log.counts_from_start and rows.num_rows:

@@ -16,6 +16,7 @@ from tracekit.ingest.engine_logs._record import (
     Facts,
     Line,
     Record,
+    Sample,
     ids_of,
     lines_in,
     lines_of,
@@ -24,12 +25,14 @@ from tracekit.ingest.engine_logs.dynamo import DYNAMO_REQUEST_TRACE
 from tracekit.ingest.engine_logs.dynamo_log import DYNAMO_LOG
 from tracekit.ingest.engine_logs.llama_cpp import LLAMA_CPP_LOG
 from tracekit.ingest.engine_logs.sglang import SGLANG_LOG
+from tracekit.ingest.engine_logs.vllm import VLLM_LOG
 
 ENGINE_LOGS: Final[tuple[EngineLog, ...]] = (
     DYNAMO_REQUEST_TRACE,
     DYNAMO_LOG,
     SGLANG_LOG,
     LLAMA_CPP_LOG,
+    VLLM_LOG,
 )
 
 BY_FORMAT: Final[dict[str, EngineLog]] = {log.format: log for log in ENGINE_LOGS}
@@ -53,6 +56,7 @@ __all__ = [
     "Facts",
     "Line",
     "Record",
+    "Sample",
     "detect_engine_log",
     "ids_of",
     "lines_in",

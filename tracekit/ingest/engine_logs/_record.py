@@ -43,6 +43,17 @@ class Record:
 
 
 @dataclass(frozen=True)
+class Sample:
+    """One gauge of a process at one time [unix ns], as a scrape of its metrics would have it."""
+
+    name: str
+    unit: str
+    at_unix_ns: int
+    value: float
+    attributes: dict[str, Any]
+
+
+@dataclass(frozen=True)
 class BadLine:
     """A line that looks like a record and cannot be read."""
 
@@ -73,9 +84,9 @@ class Facts:
         return [text.replace("{n}", f"{count:,}") for text, count in self.remarks.items()]
 
 
-#: What a reader gives: records and bad lines with their line, None for a line about no request. A
-#: line that is one of several about a request brings nothing by itself.
-Read = Iterator[tuple[int, "Record | BadLine | None"]]
+#: What a reader gives: records, samples and bad lines with their line, None for a line about none.
+#: A line that is one of several about a request brings nothing by itself.
+Read = Iterator[tuple[int, "Record | list[Sample] | BadLine | None"]]
 
 
 @dataclass(frozen=True)
@@ -170,6 +181,7 @@ __all__ = [
     "Line",
     "Read",
     "Record",
+    "Sample",
     "SourceError",
     "duration_ns",
     "ids_of",

@@ -1,26 +1,29 @@
 """vLLM's log as samples of its engine: the lines of its statistics and of each iteration.
 
 Every vLLM prints `Engine 000: Avg prompt throughput ...` each ten seconds, and with
---enable-logging-iteration-details a line per engine step. Both tell of the engine, not of a request,
-so they become rows of `metric_samples` under the names that the same values have in /metrics where
-there are some (`vllm:kv_cache_usage_perc`), else `vllm:iteration_*`.
+--enable-logging-iteration-details a line per engine step. Both tell of the engine, not of a
+request, so they become rows of `metric_samples` under the names that the same values have in
+/metrics where there are some (`vllm:kv_cache_usage_perc`), else `vllm:iteration_*`.
 
-A line has month, day and time of day in the server's own zone: the first one's instant must be told.
+A line has month, day and time of day in the server's own zone: when the first one was must be told.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Final
 
-from tracekit.errors import SourceError
-from tracekit.ingest.engine_logs import BadLine, Line
-
-FORMAT: Final = "vllm-log"
-LABEL: Final = "vLLM's log with statistics or iteration lines (with --log-start TIME)"
+from tracekit.ingest.engine_logs._record import (
+    BadLine,
+    EngineLog,
+    Facts,
+    Line,
+    Read,
+    Sample,
+    SourceError,
+)
 
 _DATED: Final = re.compile(
     r"(?:^|\s)[A-Z]+ (\d\d)-(\d\d) (\d\d):(\d\d):(\d\d) \[[^\]]*\] Engine (\d{1,6}): (.*)$"
@@ -37,18 +40,7 @@ _STATISTICS: Final = re.compile(
 _MARKS: Final = ("Iteration(", "Avg prompt throughput:")
 
 
-@dataclass(frozen=True)
-class Sample:
-    """One gauge at one time; ``engine`` is the number of a data-parallel engine."""
-
-    name: str
-    unit: str
-    at_unix_ns: int
-    value: float
-    engine: str
-
-
-def looks_like(head: bytes) -> bool:
+def _looks_like(head: bytes) -> bool:
     """Whether this begins a log of vLLM with lines that tell of its engine."""
     return any(
         (match := _DATED.search(line)) is not None and match[7].startswith(_MARKS)
@@ -56,14 +48,8 @@ def looks_like(head: bytes) -> bool:
     )
 
 
-def read(
-    lines: Iterable[Line], *, log_start_unix_ns: int | None
-) -> Iterator[tuple[int, list[Sample] | BadLine | None]]:
-    """Samples of each line with its number, None for one that tells nothing of the engine.
-
-    ``log_start_unix_ns`` is the instant of the first line that has a date. SourceError without it.
-    """
-    clock = _Clock(log_start_unix_ns)
+def _read(lines: Iterable[Line], facts: Facts) -> Read:
+    clock = _Clock(facts.log_start_unix_ns)
     for line in lines:
         match = _DATED.search(line.text.decode("utf-8", "replace"))
         if match is None:
@@ -88,6 +74,7 @@ class _Clock:
         self._start_unix_ns = start_unix_ns
         self._first: datetime | None = None
         self._last: datetime | None = None
+        self._same = 0
 
     def at(self, match: re.Match[str], number: int) -> int | None:
         if self._start_unix_ns is None:
@@ -109,8 +96,11 @@ class _Clock:
             self._first = told
         if told < self._first:
             return None
+        # lines of one second are kept apart, in their order: when in it they were is not known
+        self._same = self._same + 1 if told == self._last else 0
         self._last = max(self._last or told, told)
-        return self._start_unix_ns + round((told - self._first).total_seconds()) * 1_000_000_000
+        seconds = round((told - self._first).total_seconds())
+        return self._start_unix_ns + seconds * 1_000_000_000 + self._same * 1_000
 
 
 def _samples(text: str, at: int, engine: str) -> list[Sample] | None:
@@ -133,4 +123,15 @@ def _samples(text: str, at: int, engine: str) -> list[Sample] | None:
         return None
     if usage is not None:
         values.append(("vllm:kv_cache_usage_perc", "1", float(usage) / 100))
-    return [Sample(name, unit, at, value, engine) for name, unit, value in values]
+    return [Sample(name, unit, at, value, {"engine": engine}) for name, unit, value in values]
+
+
+VLLM_LOG: Final = EngineLog(
+    "vllm-log",
+    "vLLM's log with statistics or iteration lines (with --log-start TIME)",
+    "vllm",
+    _looks_like,
+    _read,
+    "a line of statistics or of an iteration",
+    counts_from_start=True,
+)
