@@ -69,10 +69,13 @@ broken as (
     group by trace_id, parent_span_id
 ),
 
--- the machine, and so the clock: several processes of one server have names of their own
+-- the machine, and so the clock: several processes of one server have names of their own; and which
+-- of its data-parallel ranks, which a sender's threads name even where there is one only
 hosts as (
     select trace_id, parent_span_id as root_id,
-        max(json_extract_string(attributes, '$.host_id')) as host_id
+        max(json_extract_string(attributes, '$.host_id')) as host_id,
+        max(case when name like '%Scheduler [%'
+            then json_extract_string(attributes, '$.dp_rank') end) as dp_rank
     from g where is_thread group by trace_id, parent_span_id
 ),
 
@@ -124,7 +127,8 @@ x as (
         case when p.above = 'decode_forward' then
             list_max(list_filter(v.at_ns, lambda t: t <= p.start_unix_ns)) end as retracted_ns,
         case when p.is_thread then len(w.at_ns) end as retracted,
-        b.is_left, b.reason, f.reason as failure, o.any_root, h.host_id
+        b.is_left, b.reason, f.reason as failure, o.any_root, h.host_id,
+        h.dp_rank
     from placed as p
     left join r on p.trace_id = r.trace_id and p.root_id = r.span_id
     left join retractions as v on p.trace_id = v.trace_id and p.thread_id = v.span_id
@@ -189,8 +193,7 @@ select
     service_name,
     service_instance_id,
     coalesce(host_name, host_id) as host_name,
-    concat_ws('/', service_name,
-        'DP' || json_extract_string(attributes, '$.dp_rank')) as worker,
+    concat_ws('/', service_name, 'DP' || dp_rank) as worker,
     case when is_root then a[7] end as model,
     'sglang' as engine,
     outcome as status,
@@ -283,6 +286,7 @@ select
     service_name,
     service_instance_id,
     coalesce(host_name, host_id) as host_name,
+    concat_ws('/', service_name, 'DP' || dp_rank) as worker,
     'sglang' as engine,
     'ok' as status,
     1 as has_clock,

@@ -94,8 +94,16 @@ def test_two_ranks_are_one_request() -> None:
 
 
 def test_data_parallel_ranks_are_workers_of_their_own() -> None:
-    workers = {r["worker"] for r in _scenario("unified-dp2").requests}
-    assert workers == {"sglang/DP0", "sglang/DP1"}
+    found = _scenario("unified-dp2")
+    assert {r["worker"] for r in found.requests} == {"sglang/DP0", "sglang/DP1"}
+    # every phase of a request is one rank's, whichever of its spans told it
+    ranks = {(p["request_key"], p["worker"]) for p in found.phases if p["worker"]}
+    assert len(ranks) == len(found.requests)
+    # one rank alone has no number
+    alone = _scenario("pd-baseline").requests
+    assert {(r["prefill_worker"], r["decode_worker"]) for r in alone} == {
+        ("sglang-prefill", "sglang-decode")
+    }
 
 
 def test_a_retraction_is_found_and_its_time_is_decode_that_stood_still() -> None:
