@@ -19,7 +19,7 @@ with p as (
         c_last, c_last_src, c_waiting, c_aborted, e_incomplete, g_n, g_recv, g_end, p_n, p_end, e_n,
         s_n, in_first, en_first, in_last, is_pd, d_again, wire_start, wire_end, wire_src, e_worker,
         p_recv, p_queued, p_scheduled, p_first, p_first_src, p_queued_src, p_worker, kv_moved,
-        wire_told, step_wait,
+        wire_told, loads, step_wait,
         e_recv, e_queued, e_scheduled, e_first, e_last, e_queued_src,
         g_first, g_first_src, g_last, g_last_src,
         -- what the servers show of the first token, where no engine stamped it
@@ -208,6 +208,16 @@ c as (
     select request_key, revision, 1, 'decode', '', e_first, in_last,
         'inferred until it was broken off', 'engine', coalesce(e_worker, '')
     from p where e_n > 1 and e_first is not null and e_last is null and is_pd = 0
+    union all
+    -- what an engine waits for before it schedules a request, and no wait for a slot
+    select l.request_key, l.revision, 2, 'kv_transfer', 'kv_transfer.wire',
+        case when l.kv_start_unix_ns > p.e_queued then l.kv_start_unix_ns else p.e_queued end,
+        case when l.kv_end_unix_ns < p.e_scheduled then l.kv_end_unix_ns else p.e_scheduled end,
+        coalesce(l.kv_end_src, ''), 'engine', coalesce(p.e_worker, '')
+    from legs as l
+    join p on l.request_key = p.request_key and l.revision = p.revision
+    where p.loads = 1 and l.role = 'provider' and l.sub_phase = 'kv_transfer.wire'
+        and l.kv_start_src like 'measured%'
     union all
     -- a gateway's own queue
     select l.request_key, l.revision, 3, 'queue', '', l.queued_unix_ns, l.scheduled_unix_ns,

@@ -56,6 +56,7 @@
 -- e_kv_start: [unix ns] KV transfer began
 -- e_kv_end: [unix ns] KV transfer ended
 -- kv_moved: [unix ns] last time that a leg saw the KV cache's arrival end, NULL if none did
+-- loads: 1 if somebody measured when KV cache was loaded for an engine that prefills itself
 -- wire_told: 1 if the prefill server measured when bytes moved
 -- wire_start: [unix ns] KV bytes began to move while the decode server's queue time ran
 -- wire_end: [unix ns] they had moved
@@ -94,6 +95,8 @@ with known as (
         kv_start_src, kv_end_src, first_token_unix_ns, first_token_src, first_answer_unix_ns,
         last_token_unix_ns,
         last_token_src, leg_end_unix_ns,
+        case when sub_phase = 'kv_transfer.wire' and kv_start_src like 'measured%' then 1 else 0 end
+            as is_wire,
         -- a stretch inside a phase bounds no phase
         case when sub_phase is not null and kv_start_unix_ns is null and role <> 'provider'
             then 'stretch' else role end as role
@@ -223,6 +226,7 @@ w as (
         min(case when role = 'provider' then kv_start_unix_ns end) as a_kv_start,
         max(case when role = 'provider' then kv_end_unix_ns end) as a_kv_end,
         max(case when role = 'provider' then kv_end_src end) as a_kv_src,
+        max(case when role = 'provider' and is_wire = 1 then 1 else 0 end) as a_loads,
         min(case when role in ('gateway', 'router', 'engine', 'prefill_engine', 'decode_engine')
             then coalesce(recv_unix_ns, queued_unix_ns, scheduled_unix_ns, kv_start_unix_ns,
                 prefill_end_unix_ns, first_token_unix_ns) end) as in_first,
@@ -285,7 +289,7 @@ x as (
         case when not (g_first_src like 'inferred%' and e_n > 0 and e_first is null)
             then g_first end as g_first,
         g_first_src, g_last, g_last_src, g_queued,
-        kv_moved, p_moves, wire_told,
+        kv_moved, p_moves, wire_told, case when is_pd = 0 then a_loads else 0 end as loads,
         p_n, p_recv, p_queued, p_scheduled, p_first, p_end, p_queued_src, p_first_src, p_worker,
         e_n, s_n, e_recv, e_queued, e_scheduled, e_prefill_end,
         case when v.is_own = 1 then null else e_kv_start end as e_kv_start,
@@ -339,7 +343,7 @@ o as (
         d_prefill_ns, p_prefill_ns, d_step_ns, d_wait_ns, c_n, c_intended, c_send, c_first,
         c_first_src, c_kind, c_answer, c_last, c_last_src, c_end, c_waiting, c_aborted, g_n,
         g_recv, g_end, g_first, g_first_src, g_last, g_last_src, g_queued, kv_moved, p_moves, wire_told,
-        p_n, p_recv, p_queued, p_scheduled, p_first, p_end, p_queued_src,
+        loads, p_n, p_recv, p_queued, p_scheduled, p_first, p_end, p_queued_src,
         p_first_src, p_worker, e_n, s_n, e_recv, e_queued, e_scheduled, e_prefill_end,
         e_kv_start, e_kv_end, wire_start, wire_end, wire_src, e_prefilled, e_first, e_last,
         e_end, e_queued_src, e_prefill_src, e_kv_src, e_last_src, e_worker, step_wait,
@@ -374,7 +378,7 @@ select
     o.c_n, o.c_intended, o.c_send, o.c_first, o.c_first_src, o.c_kind, o.c_answer, o.c_last,
     o.c_last_src, o.c_end, o.c_waiting, o.c_aborted,
     o.g_n, o.g_recv, o.g_end, o.g_first, o.g_first_src, o.g_last, o.g_last_src, o.g_queued,
-    o.kv_moved, o.wire_told,
+    o.kv_moved, o.wire_told, o.loads,
     o.p_n, o.p_recv, o.p_queued, o.p_scheduled, o.p_first, o.p_end, o.p_queued_src,
     o.p_first_src, o.p_worker,
     o.e_n, o.s_n, o.e_recv, o.e_queued, o.e_scheduled, o.e_prefill_end, o.e_kv_start, o.e_kv_end,
@@ -393,7 +397,7 @@ select
             then 'client'
         when o.e_n > 0 and (o.c_n = 0 or o.c_send is not null)
             and o.s_n = 0 and o.e_bad = 0 and o.e_spread = 0 and o.e_incomplete = 0
-            and o.g_queued is null and o.p_moves = 0
+            and o.g_queued is null and o.p_moves = 0 and o.loads = 0
             and o.e_first is not null and o.e_last is not null
             and ((o.e_kv_start is null and (o.e_kv_end is null or o.wire_known = 1))
                 or (o.e_kv_end is not null and o.e_prefill_end is not null))

@@ -121,7 +121,7 @@ l as (
 
 t as (
     select
-        p.request_key, p.revision, p.has_clock, p.is_pd, p.d_again, p.wire_known, p.wire_told,
+        p.request_key, p.revision, p.has_clock, p.is_pd, p.d_again, p.wire_known, p.wire_told, p.loads,
         p.wall_start, p.wall_end, p.end_known,
         p.c_n, p.c_send, p.c_intended, p.c_first, p.c_last, p.c_kind, p.c_answer, p.c_last_src,
         p.e_n, p.e_first, p.e_last, p.p_first, p.e_worker, p.p_worker, p.in_first, p.in_last, p.c_end,
@@ -142,7 +142,7 @@ t as (
             as knows_prefill,
         case when (p.is_pd = 1 and (p.p_first is not null or p.e_first is not null)
                 and not (p.p_first is null and p.kv_moved is not null))
-            or p.e_kv_start is not null then 1 else 0 end as knows_kv,
+            or p.e_kv_start is not null or p.loads = 1 then 1 else 0 end as knows_kv,
         case when (p.e_first is not null and p.e_last is not null)
             or (p.e_n = 0 and p.c_first is not null and p.end_known = 1)
             or (p.g_first is not null and p.g_last is not null) then 1 else 0 end
@@ -183,7 +183,7 @@ select
     case when f.engine_step_wait_ms > 0 then f.engine_step_wait_ms end as engine_step_wait_ms,
     case when t.is_pd = 1 or d.tells_kv_wait = 1 then f.kv_transfer_wait_ms end
         as kv_transfer_wait_ms,
-    case when t.wire_known = 1 or t.wire_told = 1 or d.tells_wire = 1 then coalesce(f.kv_transfer_wire_ms, 0) end
+    case when t.wire_known = 1 or t.wire_told = 1 or t.loads = 1 or d.tells_wire = 1 then coalesce(f.kv_transfer_wire_ms, 0) end
         as kv_transfer_wire_ms,
     case when t.d_again is not null or d.tells_recompute = 1
         then coalesce(f.kv_transfer_recompute_ms, 0) end as kv_transfer_recompute_ms,

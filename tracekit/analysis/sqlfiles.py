@@ -25,6 +25,7 @@ SOURCES: Final[tuple[str, ...]] = (
     "dynamo_trace",
     "llama_cpp_log",
     "llm_d",
+    "lmcache",
     "tensorrt_llm",
     "tgi",
     "vllm_lifecycle",

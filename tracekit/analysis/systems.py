@@ -242,6 +242,24 @@ SYSTEMS: Final[tuple[System, ...]] = (
         {"spans": "Ollama sends no spans: import the final objects of its native API"},
         "docs/sources/ollama.md",
     ),
+    System(
+        "lmcache",
+        "LMCache",
+        ("lmcache",),
+        (),
+        {
+            "route": ("none", "-"),
+            "queue": ("none", "-"),
+            "prefill": ("none", "-"),
+            "kv_transfer": ("measured", "mp.retrieve, before the engine schedules"),
+            "decode": ("none", "-"),
+        },
+        {
+            "spans": "point the LMCache server's OTLP exporter at the receiver",
+            "trace": "its session must be the engine's request id",
+        },
+        "docs/sources/lmcache.md",
+    ),
 )
 
 BY_ENGINE: Final[dict[str, System]] = {e: s for s in SYSTEMS for e in s.engines}
