@@ -63,6 +63,7 @@ SYSTEMS: Final[tuple[System, ...]] = (
             "usage.prompt_tokens_details in the client's span or log",
             "trace": "let the caller send its traceparent header",
         },
+        "docs/sources/vllm.md",
     ),
     System(
         "sglang",

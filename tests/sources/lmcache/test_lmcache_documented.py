@@ -41,7 +41,7 @@ def _only(spans: list[Row]) -> tuple[Row, list[Row]]:
 
 
 # engine("a", 0): step wait until 2, queue until 92, prefill until 132, decode until 232 ms
-ENGINE = {"queue": 90, "prefill": 40}
+ENGINE: Row = {"queue": 90, "prefill": 40}
 
 
 @pytest.mark.parametrize("on", ["request", "retrieve"])
