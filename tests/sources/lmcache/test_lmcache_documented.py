@@ -14,14 +14,16 @@ def _retrieve(
     start: float, end: float, *, session: str = "chatcmpl-a", on: str = "request"
 ) -> list[Row]:
     """The server's `request` with a lookup, a retrieve and a store, in a trace of its own."""
-    named = {"session_id": session}
+    named: Row = {"session_id": session}
+    on_request: Row = named if on == "request" else {}
+    on_retrieve: Row = named if on == "retrieve" else {}
     return [
         span("request", id="r", start=start - 1, end=end + 50, trace_name="lm", service="lmcache",
-             **(named if on == "request" else {})),
+             **on_request),
         span("mp.lookup_prefetch", id="l", parent="r", start=start - 1, end=start,
              trace_name="lm", service="lmcache"),
         span("mp.retrieve", id="x", parent="r", start=start, end=end, trace_name="lm",
-             service="lmcache", **(named if on == "retrieve" else {})),
+             service="lmcache", **on_retrieve),
         span("mp.store", id="s", parent="r", start=end + 10, end=end + 50, trace_name="lm",
              service="lmcache"),
     ]  # fmt: skip
