@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import duckdb
+import pyarrow as pa
 import pytest
 
 from tracekit.analysis import sqlfiles
@@ -19,6 +20,7 @@ from tracekit.analysis.diagnose import diagnose
 from tracekit.analysis.session import Session
 from tracekit.analysis.slo import Slo
 from tracekit.ingest.importer import import_paths
+from tracekit.lake.schema import METRIC_SAMPLES
 from tracekit.lake.store import Store
 
 DATA = Path(__file__).parents[1] / "data"
@@ -30,10 +32,10 @@ Row = dict[str, Any]
 
 
 def _table() -> list[Row]:
-    body = sqlfiles.load("sources", "engine_metrics").body
-    relation = duckdb.sql(body)
-    assert relation is not None
-    return [dict(zip(relation.columns, row, strict=True)) for row in relation.fetchall()]
+    with duckdb.connect() as con:
+        rows = con.execute(sqlfiles.load("sources", "engine_metrics").body)
+        names = [column[0] for column in rows.description or ()]
+        return [dict(zip(names, row, strict=True)) for row in rows.fetchall()]
 
 
 TABLE = _table()
@@ -311,14 +313,18 @@ vllm:nixl_bytes_transferred_count{{engine="0"}} 1
 """
 
 
-def _transfers(store: Store) -> list[tuple[Any, ...]]:
-    from tracekit.analysis.sqlfiles import load
-
+def _samples(store: Store, columns: str) -> list[tuple[Any, ...]]:
+    """Rows of `worker_samples` that tell something in these columns."""
+    body = sqlfiles.load("sources", "worker_samples").body
+    told = " or ".join(f"{c} is not null" for c in columns.split(", "))
     with Session.open(store) as session:
         return session.con.execute(
-            f"select transfer_s, transfer_bytes from ({load('sources', 'worker_samples').body}) "
-            "where transfer_s is not null or transfer_bytes is not null order by all"
+            f"select {columns} from ({body}) where {told} order by all"
         ).fetchall()
+
+
+def _transfers(store: Store) -> list[tuple[Any, ...]]:
+    return _samples(store, "transfer_s, transfer_bytes")
 
 
 def test_a_library_speaks_where_its_engine_does_not(tmp_path: Path) -> None:
@@ -334,6 +340,65 @@ def test_a_library_speaks_where_its_engine_does_not(tmp_path: Path) -> None:
         # bytes over time of one teller
         expected = (1.0, 100.0) if folder is both else (3.0, 3_000_000_000.0)
         assert _transfers(store) == [expected]
+
+
+def test_a_gauge_of_a_counters_name_is_another_thing(tmp_path: Path) -> None:
+    """``agent_xfer_time`` is the last transfer's, though pipelines cut a counter's suffix."""
+    store = _store(tmp_path)
+    text = _NIXL.format(5_000_000).partition("# TYPE agent_xfer_time_us")[0]
+    _add(store, tmp_path, _scrape(AT, text), "w")
+    assert dict(_told(store))["transfer_s"] == 5.0
+
+
+def test_what_is_no_number_tells_nothing(tmp_path: Path) -> None:
+    store = _store(tmp_path)
+    text = "# TYPE sglang:token_usage gauge\nsglang:token_usage {}\n"
+    for i, value in enumerate(("0.5", "NaN", "+Inf")):
+        _add(store, tmp_path, _scrape(AT + i * SECOND, text.format(value)), "w")
+    assert _told(store) == [("kv_usage", 0.5)]
+    assert _samples(store, "kv_usage") == [(0.5,)]
+
+
+def test_a_pools_mean_is_no_workers_usage(tmp_path: Path) -> None:
+    store = _store(tmp_path)
+    text = "# TYPE {0} gauge\n{0} 0.97\n".format("inference_pool_average_kv_cache_utilization")
+    _add(store, tmp_path, _scrape(AT, text), "w")
+    assert _told(store, "scope, field, value") == [("router", "kv_usage", 0.97)]
+    assert _samples(store, "kv_usage") == []
+
+
+def test_bytes_without_their_time_make_no_speed(tmp_path: Path) -> None:
+    store = _store(tmp_path)
+    text = _gz("sglang/pd-chunked.metrics_prefill.prom.gz")
+    more = text.replace("} 230.1484375\n", "} 330.1484375\n")
+    _add(store, tmp_path, _scrape(AT, text) + _scrape(AT + SECOND, more), "p")
+    grown = [r for r in _told(store, "field, delta") if r[0] == "transfer_bytes"]
+    assert ("transfer_bytes", 100 * 2**20) in grown
+    assert _transfers(store) == []
+
+
+def test_growth_that_was_sent_as_such_is_taken_as_such(tmp_path: Path) -> None:
+    """OTLP may send deltas, and each sample's name without the suffix."""
+    store = _store(tmp_path)
+    rows = [
+        {
+            "name": "vllm:num_preemptions",
+            "metric_type": "sum",
+            "is_monotonic": 1,
+            "temporality": "delta",
+            "at_unix_ns": AT + i * SECOND,
+            "value": value,
+            "attributes": '{"engine":"0"}',
+            "resource": "{}",
+            "service_name": "v",
+            "origin": "test",
+            "ingested_unix_ns": AT,
+            "date": "2026-11-29",
+        }
+        for i, value in enumerate((3.0, 1.0))
+    ]
+    store.append("metric_samples", pa.Table.from_pylist(rows, schema=METRIC_SAMPLES.schema))
+    assert _told(store, "field, delta") == [("preemptions", 1.0), ("preemptions", 3.0)]
 
 
 def test_a_text_of_metrics_makes_the_verdict(tmp_path: Path) -> None:
