@@ -170,7 +170,7 @@ def test_every_message_of_every_format(content: str) -> None:
         b"# A readme\n\nSome words.\n",
         b"\x7fELF\x02\x01\x01" + bytes(100),
         b"PK\x03\x04" + bytes(range(200)),
-        b"# HELP vllm:x\n# TYPE vllm:x gauge\nvllm:x 1\n",
+        b"# HELP vllm:x\n# TYPE vllm:x gauge\nno sample of it\n",
         bytes(1000),
         b"\n\n\n\nhello\n" * 50,
         bytes((i * 37 + 11) % 256 for i in range(5000)),
