@@ -190,6 +190,24 @@ SYSTEMS: Final[tuple[System, ...]] = (
         "docs/sources/tensorrt-llm.md",
     ),
     System(
+        "triton",
+        "Triton",
+        ("triton_trace",),
+        ("triton",),
+        {
+            "route": ("none", "-"),
+            "queue": ("measured", "QUEUE_START to COMPUTE_START (the batcher's only)"),
+            "prefill": ("unknown", "-"),
+            "kv_transfer": ("unknown", "-"),
+            "decode": ("unknown", "-"),
+        },
+        {
+            "spans": "import its trace file: --trace-config triton,file=F and level=TIMESTAMPS",
+            "split": "trace the engine behind it: Triton's queue is its batcher's",
+        },
+        "docs/sources/triton.md",
+    ),
+    System(
         "tgi",
         "Hugging Face TGI",
         ("tgi", "request_log"),
