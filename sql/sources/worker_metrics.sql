@@ -58,11 +58,17 @@ workers as (
     select distinct worker from known
 ),
 
+-- where a service has one worker, and one process tells its metrics, they are the same
 alone as (
-    select service_name, min(worker) as worker
-    from known
-    group by service_name
-    having count(distinct worker) = 1
+    select k.service_name, min(k.worker) as worker
+    from known as k
+    join (
+        select service_name from told
+        group by service_name
+        having count(distinct coalesce(service_instance_id, '')) = 1
+    ) as t on k.service_name = t.service_name
+    group by k.service_name
+    having count(distinct k.worker) = 1
 ),
 
 labelled as (

@@ -377,28 +377,60 @@ def test_bytes_without_their_time_make_no_speed(tmp_path: Path) -> None:
     assert _transfers(store) == []
 
 
-def test_growth_that_was_sent_as_such_is_taken_as_such(tmp_path: Path) -> None:
-    """OTLP may send deltas, and each sample's name without the suffix."""
-    store = _store(tmp_path)
-    rows = [
+def _append(store: Store, rows: list[Row]) -> None:
+    """Samples as they come over OTLP."""
+    whole = [
         {
             "name": "vllm:num_preemptions",
             "metric_type": "sum",
             "is_monotonic": 1,
-            "temporality": "delta",
-            "at_unix_ns": AT + i * SECOND,
-            "value": value,
+            "temporality": "cumulative",
             "attributes": '{"engine":"0"}',
             "resource": "{}",
-            "service_name": "v",
             "origin": "test",
             "ingested_unix_ns": AT,
             "date": "2026-11-29",
         }
-        for i, value in enumerate((3.0, 1.0))
+        | row
+        for row in rows
     ]
-    store.append("metric_samples", pa.Table.from_pylist(rows, schema=METRIC_SAMPLES.schema))
+    store.append("metric_samples", pa.Table.from_pylist(whole, schema=METRIC_SAMPLES.schema))
+
+
+def test_growth_that_was_sent_as_such_is_taken_as_such(tmp_path: Path) -> None:
+    """OTLP may send deltas, and each sample's name without the suffix."""
+    store = _store(tmp_path)
+    _append(
+        store,
+        [
+            {
+                "service_name": "v",
+                "temporality": "delta",
+                "at_unix_ns": AT + i * SECOND,
+                "value": value,
+            }
+            for i, value in enumerate((3.0, 1.0))
+        ],
+    )
     assert _told(store, "field, delta") == [("preemptions", 1.0), ("preemptions", 3.0)]
+
+
+def test_of_several_processes_none_is_taken_for_the_worker(tmp_path: Path) -> None:
+    """Spans came of one replica only; metrics come of two, and which is which nobody says."""
+    store = _store(tmp_path, "dynamo/kv_pressure.otlp.jsonl.gz")
+    rows = [
+        {
+            "service_name": "dynamo-worker",
+            "service_instance_id": instance,
+            "at_unix_ns": AT,
+            "value": 1.0,
+        }
+        for instance in ("a:1", "b:1")
+    ]
+    _append(store, rows[:1])
+    assert _told(store, "worker") == [("dynamo-worker/8127782413409198623",)]
+    _append(store, rows[1:])
+    assert _told(store, "worker") == [("dynamo-worker/a:1",), ("dynamo-worker/b:1",)]
 
 
 def test_a_text_of_metrics_makes_the_verdict(tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def import_command(
     ] = False,
     as_json: opt.Json = False,
 ) -> None:
-    """Import OTLP files, engines' and request logs, and texts of /metrics into the store.
+    """Import OTLP files, logs and /metrics texts into the store.
 
     Takes collector JSON lines, length-delimited protobuf, CSV, JSON lines, Parquet, the logs of
     engines and Prometheus text, also .gz and .zst, also whole folders. Importing a file again
