@@ -1,7 +1,7 @@
--- LMCache's multi-process server: what it loads for a request, as parts of that request.
--- grain: one row per span `mp.retrieve`
+-- What LMCache loads for a request, as parts of that request: its server's spans, and its log.
+-- grain: one row per span `mp.retrieve`, or per Retrieved line of the log
 -- inputs: spans
--- when: name = 'mp.retrieve'
+-- when: name = 'mp.retrieve' or scope_name = 'tracekit.import.lmcache-log'
 -- Its spans are a trace of their own; the session is the engine's request id. A load that the engine
 -- waits for before it schedules the request is a transfer and no wait for a slot; one within its
 -- prefill is hidden there. Lookups and stores are not on the way of the answer.
@@ -13,9 +13,10 @@ with s as (
                 else s.start_unix_ns end as start_unix_ns,
             case when s.end_unix_ns > 7258118400000000000 then 7258118400000000000
                 else s.end_unix_ns end as end_unix_ns
-        )
+        ),
+        coalesce(s.scope_name, '') = 'tracekit.import.lmcache-log' as is_log
     from spans as s
-    where s.name = 'mp.retrieve'
+    where s.name = 'mp.retrieve' or s.scope_name = 'tracekit.import.lmcache-log'
 ),
 
 -- the session stands on the span, or on the `request` above it
@@ -49,11 +50,14 @@ select
     service_name as worker,
     case when status_code = 2 then 'error' else 'ok' end as status,
     case when status_code = 2 then coalesce(nullif(status_message, ''), 'error') end as error,
+    case when is_log then (round(try_cast(json_extract_string(attributes, '$.size_gb') as double)
+        * 1073741824))::bigint end as kv_bytes,
     'kv_transfer.wire' as sub_phase,
     1 as has_clock,
     start_unix_ns as kv_start_unix_ns,
-    'measured mp.retrieve' as kv_start_src,
+    case when is_log then 'measured Retrieved less cost' else 'measured mp.retrieve' end
+        as kv_start_src,
     end_unix_ns as kv_end_unix_ns,
-    'measured mp.retrieve' as kv_end_src,
+    case when is_log then 'measured Retrieved' else 'measured mp.retrieve' end as kv_end_src,
     ingested_unix_ns
 from named

@@ -29,6 +29,7 @@ SAMPLES = {
     "dynamo-request-trace": "dynamo/pd_slow_kv.request_trace.jsonl.gz",
     "dynamo-log": "dynamo/pd_slow_kv.log_frontend.jsonl.gz",
     "sglang-log": "sglang/pd-decode-full.log_decode.txt.gz",
+    "lmcache-log": "lmcache/made.log.txt.gz",
     "triton-trace": "triton/made.trace.json.gz",
     "vllm-log": "vllm_metrics/kv-pressure.engine-log.txt.gz",
     "llama-cpp-log": "llama_cpp/base.server-log.txt.gz",

@@ -24,6 +24,7 @@ from tracekit.ingest.engine_logs._record import (
 from tracekit.ingest.engine_logs.dynamo import DYNAMO_REQUEST_TRACE
 from tracekit.ingest.engine_logs.dynamo_log import DYNAMO_LOG
 from tracekit.ingest.engine_logs.llama_cpp import LLAMA_CPP_LOG
+from tracekit.ingest.engine_logs.lmcache import LMCACHE_LOG
 from tracekit.ingest.engine_logs.sglang import SGLANG_LOG
 from tracekit.ingest.engine_logs.triton import TRITON_TRACE
 from tracekit.ingest.engine_logs.vllm import VLLM_LOG
@@ -33,6 +34,7 @@ ENGINE_LOGS: Final[tuple[EngineLog, ...]] = (
     DYNAMO_LOG,
     SGLANG_LOG,
     LLAMA_CPP_LOG,
+    LMCACHE_LOG,
     VLLM_LOG,
     TRITON_TRACE,
 )
