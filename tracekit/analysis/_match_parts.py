@@ -223,9 +223,12 @@ def role_of_part(part: LegFacts, unit: Unit, role_of: Mapping[str, str]) -> str:
     if part.role in ("engine", "decode_engine") and unit.engines:
         return "provider"
     if part.role == "prefill_engine" and unit.prefill is not None:
-        # a server's own span knows better than a proxy's or its log, unless it is a wrapper's
-        is_log_of_it = part.source == f"{unit.prefill.source}_log"
-        return "provider" if unit.prefill.answered or is_log_of_it else part.role
+        # a server's own spans know better than a proxy's or its log, unless they are a wrapper's
+        own = unit.prefill
+        if part.source == own.source:
+            return part.role
+        knows = own.answered or any(o.leg_id == own.leg_id for o in unit.owner_of.values())
+        return "provider" if knows or part.source == f"{own.source}_log" else part.role
     if part.role == "engine" and any(p.role == "prefill_engine" for p in unit.parts):
         return "decode_engine"
     return part.role

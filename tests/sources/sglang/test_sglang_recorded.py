@@ -223,3 +223,16 @@ def test_cached_tokens_are_the_servers() -> None:
     found = _scenario("unified-prefix").by_trace()
     cached = [found[c["trace_id"]]["cached_tokens"] for c in client("sglang", "unified-prefix")]
     assert sum(n > 100 for n in cached) >= 15
+
+
+def test_sends_are_the_prefill_servers() -> None:
+    """The sender has a trace of its own, joined by the room, as legs of the prefill server."""
+    found = _scenario("pd-decode-full")
+    senders = {
+        leg["request_key"]
+        for leg in found.legs
+        if leg["kv_start_src"] == "measured mooncake_worker_send"
+        and leg["role"] == "prefill_engine"
+    }
+    done = {r["request_key"] for r in found.requests if r["status"] == "ok"}
+    assert done <= senders
