@@ -89,6 +89,8 @@ def _close_hubs() -> Iterator[None]:
 def serve() -> Iterator[Callable[[Path], tuple[subprocess.Popen[str], str]]]:
     """``serve(store)``: a process that serves the dashboard, and its URL once it answers."""
     code = (
+        # a shell's background job, as a CI may be, ignores Ctrl-C, and so do its children
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
         "import sys; from pathlib import Path; from tracekit_dashboards.launch import run; "
         "sys.exit(run(Path(sys.argv[1]), port=0))"
     )

@@ -15,6 +15,7 @@ from tracekit.analysis.attribution import Attribution
 from tracekit.analysis.diagnosis import KvLoads
 from tracekit.analysis.finding_words import FindingWords
 from tracekit.analysis.fit import WAITS, Cell, PhaseFit
+from tracekit.analysis.merged import QUICKEST, QuickPrefill, quick_prefill
 from tracekit.analysis.rules import Rules
 from tracekit.analysis.sentence import NOBODY_NAMED
 from tracekit.analysis.slo import GIVEN
@@ -43,6 +44,7 @@ class Support:
     calm: frozenset[str]
     errors: Mapping[str, tuple[float, float]]
     transfer_cost: tuple[float, float] | None
+    quick_prefill: QuickPrefill | None
     usual_overlap: Mapping[str, float]
     workers: Mapping[tuple[str, str], Row]
     pressure: Sequence[Row]
@@ -107,6 +109,7 @@ def support(
         calm=frozenset(p for cell in model.cells for p, fit in cell.fits.items() if fit.is_calm),
         errors=fitted(model.cells),
         transfer_cost=_transfer_cost(model.cells),
+        quick_prefill=quick_prefill(con),
         usual_overlap=dict(overlap),
         workers={(r["phase"], r["worker"]): r for r in slow},
         pressure=pressure.to_pylist(),
@@ -245,6 +248,7 @@ def lines(
         f"{phase} took {format_ms(words.expected_ms + words.excess_ms)} at the median, "
         f"{format_ms(words.expected_ms)} is expected for the shape of these requests"
     )
+    yield from _merged_line(words, support)
     yield from _cause_lines(row, words, support)
     if row["censored"]:
         were = verb(row["censored"], "was", "were")
@@ -260,6 +264,21 @@ def lines(
         many = round(there * n / looked_into)
         yield f"{len(workers)} workers are affected; {top} has {many:,} of these requests"
     yield _expectation_line(words, support)
+
+
+def _merged_line(words: FindingWords, support: Support) -> Iterator[str]:
+    """What of a merged time is prefill, where the quickest requests of that size tell."""
+    quick = support.quick_prefill
+    if words.phase != "queue_or_prefill" or quick is None or words.uncached_tokens is None:
+        return
+    took_ms = words.expected_ms + words.excess_ms
+    prefill_ms = quick.prefill_ms(words.uncached_tokens)
+    if 0 < prefill_ms < took_ms:
+        yield (
+            f"inferred: at most {format_ms(prefill_ms)} of it is prefill (the quickest "
+            f"{format_share(QUICKEST)} of {plural(quick.n, 'request')} of that size take so long), "
+            f"and about {format_ms(took_ms - prefill_ms)} a wait"
+        )
 
 
 def _cause_lines(row: Row, words: FindingWords, support: Support) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from pathlib import Path
 
@@ -39,3 +40,17 @@ def test_a_transfer_that_hides_before_the_first_token_is_named_as_missing() -> N
     both = _diagnosis("pd_slow_kv.otlp.jsonl.gz", "pd_slow_kv.request_trace.jsonl.gz")
     assert not [m for m in both.missing_evidence if m.field == "kv_transfer_ms"]
     assert "kv_transfer" in {p.phase for p in both.phases}
+
+
+def test_most_of_an_overloaded_engines_merged_time_is_inferred_to_be_a_wait() -> None:
+    """`agg_baseline`, the same engine unhurried, has a median of 26 ms for queue and prefill."""
+    found = _diagnosis("overload_engine_queue.otlp.jsonl.gz")
+    told = [line for f in found.findings for line in f.evidence if line.startswith("inferred: ")]
+    assert told
+    for line in told:
+        matched = re.fullmatch(
+            r"inferred: at most ([\d.]+) ms of it is prefill .*, and about ([\d.]+) s a wait", line
+        )
+        assert matched is not None, line
+        assert 26 <= float(matched[1]) <= 120
+        assert 1 <= float(matched[2]) <= 4
