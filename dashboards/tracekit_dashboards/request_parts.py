@@ -18,6 +18,7 @@ from tracekit.analysis.wording import format_confidence
 from tracekit.errors import UsageError
 from tracekit.report import formats
 from tracekit.report import texts as words
+from tracekit.report.inferred_text import inferred_lines
 from tracekit_dashboards import charts, shell, sidebar, tables, texts
 from tracekit_dashboards.hub import Attribution, Reader
 from tracekit_dashboards.markup import confidence_colour, phase_chip, plain
@@ -52,6 +53,8 @@ def show(reader: Reader, wanted: str) -> None:
         _verdict(detail)
     with right:
         _phases(drawn)
+        for line in inferred_lines(detail.inferred):
+            st.caption(plain(line))
     _tables(detail, drawn)
 
 

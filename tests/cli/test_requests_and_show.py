@@ -145,6 +145,7 @@ def test_show_json_is_the_contract(run: Run) -> None:
         "verdict_reason",
         "gpu",
         "fluidity",
+        "inferred",
     ]
     assert shown["request"]["request_id"] == f"chatcmpl-{SLOW}"
     assert set(RECORD_COLUMNS) <= set(shown["request"])

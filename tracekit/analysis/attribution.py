@@ -20,6 +20,7 @@ from tracekit.analysis.cache import NOTHING_DUE, cache_due, usual_hits
 from tracekit.analysis.confidence import winner_confidence
 from tracekit.analysis.fit import CostModel, fit_cost_model
 from tracekit.analysis.idle import after_idle
+from tracekit.analysis.inferred import inferred_rules
 from tracekit.analysis.judged import draw_judged
 from tracekit.analysis.outstanding import outstanding
 from tracekit.analysis.prefixes import Prefixes, read_prefixes
@@ -80,6 +81,7 @@ ATTRIBUTION: Final[tuple[str, ...]] = (
     "verdicts",
     "cache_savings",
     "kv_loads",
+    "inferred_parts",
     "fleet_ranges",
     "fleet_misses",
 )
@@ -92,6 +94,7 @@ _VIEWS: Final = frozenset(
         "expected",
         "cache_savings",
         "kv_loads",
+        "inferred_parts",
         "verdicts",
         "findings",
         "finding_culprits",
@@ -119,6 +122,7 @@ _FOR_READERS: Final = (
     "verdicts",
     "cache_savings",
     "kv_loads",
+    "inferred_parts",
     "fleet_ranges",
     "fleet_misses",
 )
@@ -190,6 +194,7 @@ def define_attribution(
     _define_all(con, "cause_evidence", "causes")
     add_told(con, rules)
     _define_all(con, "standing", "standing")
+    put(con, "inferred_rules", inferred_rules(con))
     put(con, "winner_confidence", winner_confidence(con, model, rules))
     # ranks what requests usually do: the drawn ones tell it
     _define_of(con, "worker_residuals", {"request_costs": "select * from drawn_costs"})

@@ -101,8 +101,9 @@ class RequestDetail:
     ``request`` holds the record's columns and a few more. ``boundaries`` are ordered by time,
     ``phases`` by time and exclusive. ``chunk_offsets_ms`` counts from the client's send.
     ``verdict`` is None for a request that is not slow or may not be judged; ``verdict_reason``
-    then says which. ``fluidity`` is against the limit of TPOT; None without one, or without chunk
-    times.
+    then says which. ``inferred`` is the request's row of ``inferred_parts`` [ms]: what other
+    requests tell of a phase that its source knows only as a whole. ``fluidity`` is against the
+    limit of TPOT; None without one, or without chunk times.
     """
 
     request: dict[str, Any]
@@ -115,6 +116,7 @@ class RequestDetail:
     verdict_reason: str | None
     gpu: tuple[dict[str, Any], ...]
     fluidity: Fluidity | None = None
+    inferred: dict[str, float | None] | None = None
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -131,6 +133,7 @@ class RequestDetail:
             "verdict_reason": self.verdict_reason,
             "gpu": list(self.gpu),
             "fluidity": asdict(self.fluidity) if self.fluidity else None,
+            "inferred": self.inferred,
         }
 
 
@@ -190,11 +193,14 @@ def request_detail(
     stream = _stream(legs)
     verdict: dict[str, Any] | None = None
     reason: str | None = "not asked for"
+    inferred = None
     if with_verdict:
         if _may_be_judged(request) and not attribution_defined:
             key = request["request_key"]
             define_attribution(session.con, slo or Slo(), baseline=baseline, include=key)
         verdict, reason = _verdict(session, request, slo or Slo())
+        if _may_be_judged(request):
+            inferred = _inferred(session, key)
     return RequestDetail(
         request={name: request[name] for name in (*RECORD_COLUMNS, *_ALSO)},
         boundaries=_boundaries(legs),
@@ -221,6 +227,7 @@ def request_detail(
             if slo is not None and slo.tpot_ms is not None
             else None
         ),
+        inferred=inferred,
     )
 
 
@@ -348,6 +355,13 @@ def _verdict(
     for key in ("request_key", "request_id", "trace_id"):
         del verdict[key]
     return verdict, None
+
+
+def _inferred(session: Session, key: str) -> dict[str, float | None] | None:
+    rows = session.frame(
+        "select * exclude (request_key) from inferred_parts where request_key = $key", {"key": key}
+    ).to_dicts()
+    return rows[0] if rows else None
 
 
 def _gpu(

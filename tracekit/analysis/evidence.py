@@ -15,7 +15,7 @@ from tracekit.analysis.attribution import Attribution
 from tracekit.analysis.diagnosis import KvLoads
 from tracekit.analysis.finding_words import FindingWords
 from tracekit.analysis.fit import WAITS, Cell, PhaseFit
-from tracekit.analysis.merged import QUICKEST, QuickPrefill, quick_prefill
+from tracekit.analysis.inferred import QUICKEST
 from tracekit.analysis.rules import Rules
 from tracekit.analysis.sentence import NOBODY_NAMED
 from tracekit.analysis.slo import GIVEN
@@ -44,7 +44,7 @@ class Support:
     calm: frozenset[str]
     errors: Mapping[str, tuple[float, float]]
     transfer_cost: tuple[float, float] | None
-    quick_prefill: QuickPrefill | None
+    inferred: Row
     usual_overlap: Mapping[str, float]
     workers: Mapping[tuple[str, str], Row]
     pressure: Sequence[Row]
@@ -109,7 +109,7 @@ def support(
         calm=frozenset(p for cell in model.cells for p, fit in cell.fits.items() if fit.is_calm),
         errors=fitted(model.cells),
         transfer_cost=_transfer_cost(model.cells),
-        quick_prefill=quick_prefill(con),
+        inferred=con.sql("select * from inferred_rules").to_arrow_table().to_pylist()[0],
         usual_overlap=dict(overlap),
         workers={(r["phase"], r["worker"]): r for r in slow},
         pressure=pressure.to_pylist(),
@@ -268,16 +268,20 @@ def lines(
 
 def _merged_line(words: FindingWords, support: Support) -> Iterator[str]:
     """What of a merged time is prefill, where the quickest requests of that size tell."""
-    quick = support.quick_prefill
-    if words.phase != "queue_or_prefill" or quick is None or words.uncached_tokens is None:
+    rules = support.inferred
+    if (
+        words.phase != "queue_or_prefill"
+        or rules["quick_requests"] is None
+        or words.uncached_tokens is None
+    ):
         return
     took_ms = words.expected_ms + words.excess_ms
-    prefill_ms = quick.prefill_ms(words.uncached_tokens)
+    prefill_ms = rules["quick_fixed_ms"] + rules["quick_token_ms"] * words.uncached_tokens
     if 0 < prefill_ms < took_ms:
         yield (
             f"inferred: at most {format_ms(prefill_ms)} of it is prefill (the quickest "
-            f"{format_share(QUICKEST)} of {plural(quick.n, 'request')} of that size take so long), "
-            f"and about {format_ms(took_ms - prefill_ms)} a wait"
+            f"{format_share(QUICKEST)} of {plural(rules['quick_requests'], 'request')} of that size"
+            f" take so long), and about {format_ms(took_ms - prefill_ms)} a wait"
         )
 
 

@@ -20,6 +20,7 @@ from tracekit.analysis.wording import format_confidence
 from tracekit.names import IDLE_SUB_PHASES, PHASE_COLOURS
 from tracekit.report import formats, texts
 from tracekit.report.console import make_table
+from tracekit.report.inferred_text import inferred_lines
 
 _BAR_WIDTH: Final = 72
 #: Gaps listed; the rest is counted.
@@ -59,6 +60,8 @@ def _blocks(detail: RequestDetail, width: int) -> Iterator[RenderableType]:
             f"{formats.plural(smooth.deadlines, 'deadline')} missed, one token due every "
             f"{formats.ms(smooth.limit_ms)}{late}; time that early tokens saved counts"
         )
+    for line in inferred_lines(detail.inferred):
+        yield Text(line)
     yield Text()
     yield _verdict(detail)
     if detail.gpu:
