@@ -102,6 +102,11 @@ l as (
         max(case when status = 'aborted' then 1 else 0 end) as any_aborted,
         max(case when status = 'timeout' then 1 else 0 end) as any_timeout,
         max(case when status = 'error' then 1 else 0 end) as any_error,
+        max(case when role = 'gateway' and status = 'ok' then 1 else 0 end) as g_ok,
+        max(case when role in ('engine', 'decode_engine') and status = 'ok' then 1 else 0 end)
+            as e_ok,
+        max(case when role in ('engine', 'decode_engine', 'provider') then 0
+            when status in ('aborted', 'timeout', 'error') then 1 else 0 end) as outer_failed,
         max(finish_reason) as finish_reason,
         max(error) as error,
         max(kv_bytes) as kv_bytes,
@@ -240,6 +245,8 @@ select
         when l.c_n > 0 then case when l.c_aborted = 1 then 'aborted' when l.c_timeout = 1
             then 'timeout' when l.c_error = 1 then 'error' when l.c_open = 1 then 'open'
             else 'ok' end
+        -- of tries below a gateway one ended well
+        when l.g_ok = 1 and l.e_ok = 1 and l.outer_failed = 0 then 'ok'
         when l.any_aborted = 1 then 'aborted'
         when l.any_timeout = 1 then 'timeout'
         when l.any_error = 1 then 'error'

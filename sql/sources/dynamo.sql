@@ -79,7 +79,7 @@ t as (
     select
         n.*,
         -- within the call, or it is not believed
-        case when name = 'http-request' and ttft_ms between 0 and wall_ms
+        case when name = 'http-request' and ttft_ms > 0 and ttft_ms <= wall_ms
             then start_unix_ns + (round(ttft_ms * 1e6))::bigint end as first_ns
     from n
 )
@@ -96,7 +96,7 @@ select
     end as role,
     case when is_log then 'dynamo_log' else 'dynamo' end as source,
     case when name = 'kv_router.schedule' then 1 when is_log then 2 else 0 end as is_part,
-    case when name = 'handle_payload' or is_log then a[4] end as pair_id,
+    case when name <> 'kv_router.schedule' or is_log then a[4] end as pair_id,
     trace_id,
     span_id,
     parent_span_id,

@@ -85,6 +85,10 @@ class Matched:
         (role,) = [row.role for row in self.assignments if row.leg_id == leg_id]
         return role
 
+    @property
+    def roles(self) -> dict[str, str]:
+        return {row.leg_id: row.role for row in self.assignments}
+
     def group(self, leg_id: str) -> Group:
         """The request that has this leg."""
         (key,) = [row.request_key for row in self.assignments if row.leg_id == leg_id]

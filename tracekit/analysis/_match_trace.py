@@ -10,12 +10,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Final
 
-from tracekit.analysis._match_parts import (
-    attach_parts,
-    innermost_engines,
-    join_choices,
-    join_told_pairs,
-)
+from tracekit.analysis._match_pairs import innermost_engines, join_choices, join_told_pairs
+from tracekit.analysis._match_parts import attach_parts
 from tracekit.analysis._match_unit import (
     CALL_ROLES,
     SAME_ARRIVAL_NS,
@@ -27,6 +23,9 @@ from tracekit.analysis._match_unit import (
 
 #: A decode leg starts at most this long after its prefill leg ended.
 _HANDOFF_NS: Final = 5_000_000_000
+
+#: Sources whose spans each are one call of a model: what lies below in sequence are attempts.
+_ONE_CALL: Final = frozenset({"genai_client", "sglang_router", "dynamo", "llm_d"})
 
 #: The clocks of two hosts differ by this much at most.
 _CLOCKS_APART_NS: Final = 10_000_000_000
@@ -170,6 +169,14 @@ class Trace:
         servers = {c.leg_id for c in above_a if c.role != "client"}
         return not any(c.leg_id in servers for c in above_b)
 
+    def _told_apart(self, a: LegFacts, b: LegFacts) -> bool:
+        """Below two gateways' calls that have a pair id of their own, whatever id those share."""
+        above_a, above_b = (
+            {c.leg_id for c in self.ancestors(leg) if c.role == "gateway" and c.pair_id}
+            for leg in (a, b)
+        )
+        return bool(above_a and above_b) and above_a.isdisjoint(above_b)
+
     def _prefilled_before(
         self, call: LegFacts, units: Iterable[Unit], above: Mapping[str, Sequence[LegFacts]]
     ) -> Unit | None:
@@ -188,7 +195,8 @@ class Trace:
         return found[0] if len(found) == 1 else None
 
     def units(self) -> list[Unit]:
-        units = join_told_pairs(join_choices(merge_sequences(self.engines)))
+        units = join_choices(merge_sequences(self.engines))
+        units = join_told_pairs(units, apart=self._told_apart)
         units = pair_prefill_decode(units, apart=self._apart)
         above: dict[str, list[LegFacts]] = {}
         holds: dict[str, set[int]] = defaultdict(set)
@@ -286,7 +294,7 @@ def _add_outer_calls(calls: Sequence[tuple[LegFacts, list[Unit]]]) -> None:
     last_of: dict[frozenset[int], Unit] = {}
     for call, units in calls:
         held = frozenset(map(id, units))
-        if len(held) > 1 and call.source == "genai_client" and held not in last_of:
+        if len(held) > 1 and call.source in _ONE_CALL and held not in last_of:
             last = _last_attempt(units)
             if last is not None:
                 last_of[held] = last

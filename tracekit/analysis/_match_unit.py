@@ -113,6 +113,11 @@ class Unit:
         return {leg.norm_request_id for leg in self.legs if leg.norm_request_id}
 
     @property
+    def names(self) -> set[str]:
+        """Every id that a leg of it has: of the request, and of its P/D pair."""
+        return self.norm_ids | {leg.pair_id for leg in self.legs if leg.pair_id}
+
+    @property
     def input_tokens(self) -> int | None:
         for leg in (*self.engines, *self.calls, *self.logs):
             if leg.input_tokens is not None:

@@ -27,7 +27,8 @@ from functools import cache
 from typing import Final
 
 from tracekit.analysis._match_logs import join_logs, told_attempts
-from tracekit.analysis._match_parts import join_far_parts, join_told_pairs, role_of_part
+from tracekit.analysis._match_pairs import join_told_pairs
+from tracekit.analysis._match_parts import join_far_parts, role_of_part, serve_by_parts
 from tracekit.analysis._match_trace import Trace, pair_prefill_decode
 from tracekit.analysis._match_unit import (
     CALL_ROLES,
@@ -96,21 +97,23 @@ def _across_traces(units: list[Unit]) -> list[Unit]:
     # a traced call that holds no engine, and an untraced engine leg of the same id inside it
     engines: dict[str, list[Unit]] = defaultdict(list)
     for unit in units:
-        if unit.engines and not unit.calls and unit.norm_id:
-            engines[unit.norm_id].append(unit)
-    bare = [u for u in units if u.calls and not u.engines and u.norm_id]
+        if unit.engines and not unit.calls:
+            for name in unit.names:
+                engines[name].append(unit)
+    bare = [u for u in units if u.calls and not u.engines and u.names]
     for unit in sorted(bare, key=lambda u: (u.start_ns, u.key_leg.leg_id)):
-        inside = [
-            e
-            for norm_id in sorted(unit.norm_ids)
-            for e in engines.get(norm_id, ())
+        inside = {
+            id(e): e
+            for name in unit.names
+            for e in engines.get(name, ())
             if id(e) not in gone
             and not e.calls
             and _contains(unit, e)
             and same_tokens(unit.input_tokens, e.input_tokens)
-        ]
+        }
         if len(inside) == 1:
-            inside[0].absorb(unit, score=0.8)
+            (engine,) = inside.values()
+            engine.absorb(unit, score=0.8)
             gone.add(id(unit))
     return [u for u in units if id(u) not in gone]
 
@@ -191,7 +194,10 @@ def _choices(unit: Unit, roles: Sequence[tuple[LegFacts, str]]) -> int:
     told = max((leg.choices for leg in unit.engines if leg.choices), default=None)
     if told is not None and told > 1:
         return told  # the engine may have run more than it was asked for
-    return max(len(unit.engines), *(leg.choices or 1 for leg, _ in roles))
+    # legs of one pair are tries of one answer
+    pairs = [leg.pair_id for leg in unit.engines if leg.pair_id]
+    answers = len(unit.engines) - max(0, len(pairs) - len(set(pairs)))
+    return max(answers, *(leg.choices or 1 for leg, _ in roles))
 
 
 def _by_trace(legs: Iterable[LegFacts]) -> dict[str, list[LegFacts]]:
@@ -272,6 +278,8 @@ def match(
     assignments: list[Assignment] = []
     groups: list[Group] = []
     for unit in units:
+        if unit.parts:
+            serve_by_parts(unit)
         rows, group = _emit(unit)
         assignments.extend(rows)
         groups.append(group)

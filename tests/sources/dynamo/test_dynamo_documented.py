@@ -72,12 +72,34 @@ def test_a_migrated_request_is_one() -> None:
     """A worker died; the router sent the request to another with the tokens it had."""
     (record,) = _records([
         _frontend(ttft=50),
-        _route("r0", 3, 150, "Aggregated"), _worker("w0", 5, 149, "r0"),
+        _route("r0", 3, 150, "Aggregated"), _worker("w0", 5, 149, "r0", status=2),
         _route("r1", 151, 398, "Aggregated", migration__is_retry=True),
         _worker("w1", 153, 399, "r1"),
     ])  # fmt: skip
     assert record["queue_or_prefill_ms"] == pytest.approx(50 - 5)
     assert record["decode_ms"] == pytest.approx(350)
+    # the frontend knows how it ended, and one answer was asked for
+    assert (record["status"], record["choices"]) == ("ok", 1)
+    assert record["tpot_ms"] == pytest.approx(350 / 20)
+
+
+def test_a_first_token_at_zero_is_none() -> None:
+    """A cancelled request whose `ttft_ms` was never set has no decode."""
+    (record,) = _records([
+        _frontend(ttft=0, request__outcome="cancelled"),
+        _route("r", 3, 398, "Aggregated"), _worker("w", 5, 399, "r"),
+    ])  # fmt: skip
+    assert record["ttft_ms"] is None
+    assert record["decode_ms"] is None
+
+
+def test_a_lost_span_of_the_router_parts_no_request() -> None:
+    """The frontend's `request_id` is the workers' too."""
+    (record,) = _records([
+        _frontend(), _worker("wp", 4, 89, "lost1", component="prefill"),
+        _worker("wd", 92, 399, "lost2"),
+    ])  # fmt: skip
+    assert record["leg_roles"] == "gateway,prefill_engine,decode_engine"
 
 
 def test_spans_of_older_releases() -> None:
