@@ -1,13 +1,16 @@
 -- TensorRT-LLM's spans (trtllm-serve): one a request and server, and the disaggregation server's.
--- grain: one row per `llm_request` span that is TensorRT-LLM's, and per span that selected servers
+-- grain: one row per `llm_request` span that is TensorRT-LLM's, and per disaggregation server's span
 -- inputs: spans
--- when: name = 'llm_request' or (kind = 2 and events like '%_server.selected%')
--- vLLM's spans have the same name (`vllm.sql` takes those): what tells them apart is the transfer's
--- key, or the name of scope or service. Durations are seconds, 0 means not recorded.
+-- when: name in ('llm_request', 'disaggregated_request') or (kind = 2 and events like '%_server.selected%')
+-- vLLM's spans have the same name (`vllm.sql` takes those): what tells them apart is the scope, else
+-- the transfer's key, or the name of the service. Durations are seconds, 0 means not recorded.
 -- * A generation server's time_in_queue holds the transfer: the transfer is cut out of it, by the
---   events kv_cache_transfer_start and _end, else it is placed at the end of that time.
+--   events kv_cache_transfer_start and _end, else it is placed at the end of that time. A context
+--   server's does not: what it sent is known by its events only.
 -- * Its transfer includes the wait for a buffer.
--- * The context and the generation server of a request lie below one disaggregation server's span.
+-- * The context and the generation server of a request lie below one disaggregation server's span. A
+--   server alone there that loaded nothing served the whole request (conditional disaggregation).
+-- * That span ends when the handler returns, which a stream outlives: its servers' ends are later.
 -- Times past the year 2200 are cut to it: they are set aside, and must not overflow on the way.
 with v as (
     select
@@ -34,39 +37,69 @@ with v as (
                 and e.time_unix_ns between s.start_unix_ns and s.end_unix_ns
                 then {'n': e.name, 't': e.time_unix_ns} end) end as moves
     from spans as s
-    where (s.kind = 2 and s.events like '%_server.selected%')
-        or (s.name = 'llm_request' and (
-            s.attributes like '%gen_ai.latency.kv_cache_transfer_time%'
-            or lower(coalesce(s.scope_name, '')) like '%tensorrt%'
-            or lower(coalesce(s.scope_name, '')) like '%trtllm%'
-            or lower(coalesce(s.service_name, '')) like '%tensorrt%'
-            or lower(coalesce(s.service_name, '')) like '%trtllm%'))
+    where (s.kind = 2 and (s.name = 'disaggregated_request' or s.events like '%_server.selected%'))
+        or (s.name = 'llm_request' and case
+            when s.scope_name = 'trt.llm' then true
+            when s.scope_name like 'vllm%' then false
+            when s.attributes like '%gen_ai.latency.kv_cache_transfer_time%' then true
+            when lower(concat_ws(' ', s.scope_name, s.service_name)) like '%tensorrt%' then true
+            when lower(concat_ws(' ', s.scope_name, s.service_name)) like '%trtllm%' then true
+            else false
+        end)
 ),
 
-n as (
+m as (
     select
         v.*,
-        p.span_id as disaggregator,
         list_transform(list_transform(a[1:4], lambda x: try_cast(x as double)),
             lambda x: case when x > 0 and x <= 86400 then (round(x * 1e9))::bigint end) as ns,
         list_min(list_transform(list_filter(moves, lambda m: m.n = 'kv_cache_transfer_start'),
             lambda m: m.t)) as moved_from_ns,
         list_max(list_transform(list_filter(moves, lambda m: m.n = 'kv_cache_transfer_end'),
-            lambda m: m.t)) as moved_to_ns
+            lambda m: m.t)) as moved_to_ns,
+        try_cast(a[6] as bigint) as made
     from v
-    left join (
-        select distinct trace_id, span_id from spans
-        where kind = 2 and events like '%_server.selected%'
-    ) as p on v.is_engine and v.trace_id = p.trace_id and v.parent_span_id = p.span_id
+),
+
+-- the servers below each disaggregation server's span; a span may have come twice
+pairs as (
+    select
+        g.trace_id, g.span_id,
+        max(case when g.events like '%ctx_server.selected%' then 1 else 0 end) as has_context,
+        count(distinct e.span_id) as servers,
+        max(e.made) as most_made,
+        arg_min(e.span_id, e.start_unix_ns) as first_span_id,
+        max(e.end_unix_ns) as last_end_ns
+    from m as g
+    join m as e on e.is_engine and g.trace_id = e.trace_id and g.span_id = e.parent_span_id
+    where not g.is_engine
+    group by g.trace_id, g.span_id
+),
+
+n as (
+    select m.*, p.span_id as disaggregator, p.has_context, p.servers, p.most_made,
+        p.first_span_id, p.last_end_ns
+    from m
+    left join pairs as p on m.trace_id = p.trace_id
+        and case when m.is_engine then m.parent_span_id else m.span_id end = p.span_id
 ),
 
 t as (
     select
         n.*,
         -- of a pair the generation server is the one that makes more than the first token
-        case when disaggregator is null then 'engine'
-            when ns[4] is not null or try_cast(a[6] as bigint) > 1 then 'decode_engine'
-            else 'prefill_engine' end as server,
+        case
+            when disaggregator is null then 'engine'
+            when servers > 1 and most_made > 1
+                then case when made > 1 then 'decode_engine' else 'prefill_engine' end
+            when servers > 1
+                then case when span_id = first_span_id then 'prefill_engine'
+                    else 'decode_engine' end
+            when made > 1 and (ns[4] is not null or moved_from_ns < moved_to_ns or has_context = 1)
+                then 'decode_engine'
+            when made = 1 and has_context = 1 then 'prefill_engine'
+            else 'engine'
+        end as server,
         ns[2] > end_unix_ns - start_unix_ns + 1000000000
             or coalesce(ns[1], 0) > coalesce(ns[2], end_unix_ns - start_unix_ns) + 50000000
         as is_absurd
@@ -77,9 +110,11 @@ k as (
     select
         t.*,
         case when moved_from_ns < moved_to_ns then moved_from_ns
-            when ns[4] <= ns[1] then start_unix_ns + ns[1] - ns[4] end as kv_from_ns,
+            when server <> 'prefill_engine' and ns[4] <= ns[1] then start_unix_ns + ns[1] - ns[4]
+        end as kv_from_ns,
         case when moved_from_ns < moved_to_ns then moved_to_ns
-            when ns[4] <= ns[1] then start_unix_ns + ns[1] end as kv_to_ns
+            when server <> 'prefill_engine' and ns[4] <= ns[1] then start_unix_ns + ns[1]
+        end as kv_to_ns
     from t
 )
 
@@ -93,7 +128,8 @@ select
     span_id,
     parent_span_id,
     request_id,
-    request_id as norm_request_id,
+    -- the executor numbers its requests: every server has a request 1
+    case when not regexp_full_match(request_id, '\d{1,12}') then request_id end as norm_request_id,
     service_name,
     service_instance_id,
     host_name,
@@ -139,7 +175,9 @@ select
         as last_token_unix_ns,
     case when is_engine and not coalesce(is_absurd, false) and ns[3] is not null
         then 'reported gen_ai.latency.e2e' end as last_token_src,
-    end_unix_ns as leg_end_unix_ns,
-    'measured span end' as leg_end_src,
+    case when not is_engine and last_end_ns > end_unix_ns then last_end_ns
+        else end_unix_ns end as leg_end_unix_ns,
+    case when not is_engine and last_end_ns > end_unix_ns then 'inferred end of its servers'
+        else 'measured span end' end as leg_end_src,
     ingested_unix_ns
 from k

@@ -27,10 +27,15 @@ with v as (
         ]) as a
     from spans as s
     where s.name = 'llm_request'
-        -- TensorRT-LLM's spans have the same name
-        and coalesce(s.attributes, '') not like '%gen_ai.latency.kv_cache_transfer_time%'
-        and lower(concat_ws(' ', s.scope_name, s.service_name)) not like '%tensorrt%'
-        and lower(concat_ws(' ', s.scope_name, s.service_name)) not like '%trtllm%'
+        -- TensorRT-LLM's spans have the same name: scope first, else the key or the service's name
+        and case
+            when s.scope_name = 'trt.llm' then false
+            when s.scope_name like 'vllm%' then true
+            when s.attributes like '%gen_ai.latency.kv_cache_transfer_time%' then false
+            when lower(concat_ws(' ', s.scope_name, s.service_name)) like '%tensorrt%' then false
+            when lower(concat_ws(' ', s.scope_name, s.service_name)) like '%trtllm%' then false
+            else true
+        end
 ),
 
 -- seconds to ns; what no duration can be (and NaN, which is the largest number here) is cut to a
