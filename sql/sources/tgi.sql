@@ -4,9 +4,13 @@
 -- when: name in ('generate', 'generate_stream', 'chat_completions', 'completions')
 -- Times are Rust's debug strings ("1.234ms", "2.5s", "300µs"). They follow each other from the start:
 -- validation (front end), queue, inference. Inference is prefill and decode together: the first
--- `send_generation` below splits it, and without one nothing tells where prefill ends.
+-- `send_generation` below splits it, and without one nothing tells where prefill ends. It lies some
+-- spans deep (`schedule`, `infer` or `waiting`, one of these a step), and an agent's trace has several
+-- handlers, so the way up counts and not the time.
+-- time_per_token is inference_time over the tokens made, exact to the ns: that tells how many.
+-- Inner spans have the handlers' names, but no times.
 -- Times past the year 2200 are cut to it: they are set aside, and must not overflow on the way.
-with h as (
+with recursive h as (
     select
         s.* replace (
             case when s.start_unix_ns > 7258118400000000000 then 7258118400000000000
@@ -14,8 +18,8 @@ with h as (
             case when s.end_unix_ns > 7258118400000000000 then 7258118400000000000
                 else s.end_unix_ns end as end_unix_ns
         ),
-        json_extract_string(s.attributes,
-            ['$.validation_time', '$.queue_time', '$.inference_time', '$.total_time']) as a
+        json_extract_string(s.attributes, ['$.validation_time', '$.queue_time', '$.inference_time',
+            '$.total_time', '$.time_per_token']) as a
     from spans as s
     where s.name in ('generate', 'generate_stream', 'chat_completions', 'completions')
         and s.attributes like '%"inference_time"%' and s.attributes like '%"queue_time"%'
@@ -29,17 +33,42 @@ d as (
                 (round(try_cast(regexp_extract(x, '^[0-9.]+') as double)
                     * case regexp_extract(x, '[a-zµμ]+$') when 's' then 1e9 when 'ms' then 1e6
                         when 'ns' then 1.0 else 1e3 end))::bigint
-        end) as ns
+        end) as ns,
+        ns[3] / nullif(ns[5], 0)::double as made
     from h
 ),
 
--- when tokens were sent on, wherever below the handler
+-- when a token was first sent on below each span: of many steps one remains on the way up
+steps as (
+    select s.trace_id, s.parent_span_id as span_id, min(s.start_unix_ns) as at_ns
+    from spans as s
+    where s.name = 'send_generation' and s.parent_span_id is not null
+        and s.trace_id in (select trace_id from d)
+    group by s.trace_id, s.parent_span_id
+),
+
+sent_below as (
+    select s.trace_id, s.parent_span_id as span_id, min(t.at_ns) as at_ns, 1 as height
+    from steps as t
+    join spans as s on t.trace_id = s.trace_id and t.span_id = s.span_id
+    group by s.trace_id, s.parent_span_id
+    union all
+    select u.trace_id, s.parent_span_id, u.at_ns, u.height + 1
+    from sent_below as u
+    join spans as s on u.trace_id = s.trace_id and u.span_id = s.span_id
+    where u.height < 12 and s.parent_span_id is not null
+        and not exists (
+            select 1 from d where d.trace_id = u.trace_id and d.span_id = u.span_id)
+),
+
 sent as (
-    select d.trace_id, d.span_id, min(t.start_unix_ns) as at_ns
-    from d
-    join spans as t on d.trace_id = t.trace_id and t.name = 'send_generation'
-        and t.start_unix_ns between d.start_unix_ns and d.end_unix_ns
-    group by d.trace_id, d.span_id
+    select trace_id, span_id, min(at_ns) as at_ns
+    from (
+        select trace_id, span_id, at_ns from sent_below
+        union all
+        select trace_id, span_id, at_ns from steps
+    ) as u
+    group by trace_id, span_id
 ),
 
 t as (
@@ -71,7 +100,10 @@ select
     case when status_code = 2 then 'error' else 'ok' end as status,
     case when status_code = 2 then coalesce(nullif(status_message, ''), 'error') end as error,
     input_tokens,
-    output_tokens,
+    -- a number of tokens, or the two times are not of one answer
+    coalesce(output_tokens, case when made between 1 and 1e9 and abs(made - round(made)) < 0.01
+        then round(made)::bigint end) as output_tokens,
+    'server' as tokens_source,
     'server' as ttft_kind,
     1 as has_clock,
     case when is_absurd then 'inconsistent_durations:phases>e2e' end as leg_quarantine,

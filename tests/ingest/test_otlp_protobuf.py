@@ -244,3 +244,11 @@ def test_messages_added_one_after_another_are_one_table() -> None:
     expected = [(f"s{n}", f'{{"n":{n}}}') for n in range(6) for _ in range(1000)]
     services, attributes = (table[c].to_pylist() for c in ("service_name", "attributes"))
     assert list(zip(services, attributes, strict=True)) == expected
+
+
+def test_a_log_line_that_became_an_events_name_loses_its_text() -> None:
+    message, scope = request({})
+    made = span(scope, {})
+    made.events.add(name="Output: the answer", time_unix_nano=START)
+    (event,) = json.loads(one_row(message)["events"])
+    assert event["name"] == "Output: [text dropped]"

@@ -29,7 +29,7 @@ TEXT_KEYS = """
     ai.response.text ai.toolCall.args langfuse.observation.input langfuse.trace.output
     mlflow.spanInputs all_messages_events pydantic_ai.all_messages request_data response_data
     http.request.body retrieval.documents.0.document.content embedding.text message.content
-    reranker.query tool.parameters prompt_token_ids
+    reranker.query tool.parameters prompt_token_ids generation
 """.split()
 
 HARMLESS_KEYS = """
@@ -95,6 +95,15 @@ def test_facts_stay(key: str) -> None:
     assert json.loads(stored("traces", span(attributes=[attribute(key, "v")]))["attributes"]) == {
         key: "v"
     }
+
+
+@pytest.mark.parametrize("line", ["Input: ", "Output: ", "Token: "])
+def test_a_log_line_that_became_an_events_name_loses_its_text(line: str) -> None:
+    """TGI at LOG_LEVEL=debug: its tracing library names span events after log lines."""
+    item = span(events=[{"name": line + SECRET, "timeUnixNano": "11"}])
+    (event,) = json.loads(stored("traces", item)["events"])
+    assert event["name"] == f"{line}[text dropped]"
+    assert SECRET in stored("traces", item, keep_text=True)["events"]
 
 
 def test_json_of_both_kinds_keeps_its_facts() -> None:

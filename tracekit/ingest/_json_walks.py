@@ -36,7 +36,7 @@ from tracekit.ingest._metric_rows import (
 )
 from tracekit.ingest._rows import Rows, holds_bad_unicode
 from tracekit.ingest._span_rows import SpanRows
-from tracekit.ingest._text import drop_event_text, drop_text
+from tracekit.ingest._text import drop_event_text, drop_name_text, drop_text
 
 #: Names of the lists from request to item, by signal.
 LEVELS: Final[dict[str, tuple[str, str, str]]] = {
@@ -201,6 +201,7 @@ def _events(events: list[Any], keep_text: bool) -> list[dict[str, Any]]:
         attributes = attributes_of(event.get("attributes"))
         if not keep_text:
             attributes = drop_event_text(name, attributes)
+            name = drop_name_text(name)
         out.append({"name": name, "time_unix_ns": at, "attributes": attributes})
     return out
 

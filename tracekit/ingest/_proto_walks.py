@@ -27,7 +27,7 @@ from tracekit.ingest._proto_values import (
 )
 from tracekit.ingest._rows import Rows
 from tracekit.ingest._span_rows import SpanRows
-from tracekit.ingest._text import drop_event_text, drop_text
+from tracekit.ingest._text import drop_event_text, drop_name_text, drop_text
 
 #: Names of the repeated fields from request to item, by signal.
 LEVELS: Final[dict[str, tuple[str, str, str]]] = {
@@ -101,10 +101,12 @@ def _events(events: Iterable[Any], keep_text: bool) -> list[dict[str, Any]]:
         at = event.time_unix_nano
         if at > INT64_MAX:
             raise BadItemError("time_out_of_range", f"event at {at}: above 2^63-1 ns")
+        name = event.name
         attributes = attributes_of(event.attributes)
         if not keep_text:
-            attributes = drop_event_text(event.name, attributes)
-        out.append({"name": event.name, "time_unix_ns": at, "attributes": attributes})
+            attributes = drop_event_text(name, attributes)
+            name = drop_name_text(name)
+        out.append({"name": name, "time_unix_ns": at, "attributes": attributes})
     return out
 
 

@@ -27,7 +27,7 @@ _TEXT_KEY: Final = re.compile(
           |instructions|system|contents?|choices|output|outputs|candidates|completion|response|tools|functions|text|suffix)
           (?:\..*)?
     | (?:input|output)(?:\.(?:messages?|text|content)(?:\..*)?)?
-    | (?:prompts?|completions?|messages|content|input_text|output_text|generated_text
+    | (?:prompts?|completions?|messages|content|input_text|output_text|generated_text|generation
           |prompt_token_ids|input_ids|token_ids)
     | message\.(?:contents?|tool_calls|function_call_.*)(?:\..*)?
     | (?:tool\.parameters|tool_call\.function\.arguments|embedding\.text|document\.content
@@ -65,6 +65,9 @@ _MESSAGE_EVENT: Final = re.compile(r"gen_ai\.(?:.*\.)?(?:message|choice|prompt|c
 _EVENT_FACTS: Final = frozenset({"index", "id", "role", "finish_reason"})
 _FACT_DEPTH: Final = 3
 
+#: Rust's tracing makes a log line the name of an event; these lines of TGI go on with text.
+_TEXT_IN_NAME: Final = re.compile(r"(?:Input|Output|Token): ")
+
 #: In a log line, what follows one of these words is what a user or a model wrote.
 _TEXT_IN_LINE: Final = re.compile(
     r"""\b(?:prompt(?:_token_ids|_text|_embeds)?|input_ids|input_text|output_text|messages
@@ -98,6 +101,12 @@ def drop_text(attributes: dict[str, Any]) -> dict[str, Any]:
                     _safe_keys.clear()
                 _safe_keys.add(key)
     return kept
+
+
+def drop_name_text(name: str) -> str:
+    """The name of an event without what a user or a model wrote."""
+    match = _TEXT_IN_NAME.match(name)
+    return name if match is None else match.group() + _DROPPED
 
 
 def drop_event_text(name: str, attributes: dict[str, Any]) -> dict[str, Any]:

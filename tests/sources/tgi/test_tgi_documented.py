@@ -18,7 +18,8 @@ def _handler(**more: Any) -> Row:
         "total_time": "2.54175s",
         "time_per_token": "25ms",
     }
-    return span("generate_stream", id="h", start=0, end=2600, service="tgi", **(values | more))
+    named: Row = {"id": "h", "start": 0, "end": 2600, "service": "tgi"} | values | more
+    return span("generate_stream", **named)
 
 
 def _record(*spans: Row) -> Row:
@@ -70,3 +71,50 @@ def test_a_foreign_span_of_that_name_is_no_request() -> None:
 def test_durations_longer_than_the_call_are_set_aside() -> None:
     record = _record(_handler(inference_time="9s"))
     assert record["quarantine_reason"] == "inconsistent_durations:phases>e2e"
+
+
+def _call(name: str, start: float, first: float) -> list[Row]:
+    """A handler's spans as deep as they lie: the steps' spans are below `schedule`."""
+    at: Row = {"service": "tgi"}
+    deep = ("async_stream", "generate_stream", "schedule")
+    chain = (f"{name}h", *(f"{name}{inner}" for inner in deep))
+    rows = [_handler(id=chain[0], start=start, end=start + 2600, parent="agent")]
+    rows += [
+        span(deep[i], id=chain[i + 1], parent=chain[i], start=start, end=start + 2500, **at)
+        for i in range(3)
+    ]
+    for step in range(3):
+        when = first + 30 * step
+        kind = "waiting" if step == 1 else "infer"
+        rows.append(span(kind, id=f"{name}i{step}", parent=chain[-1], start=when - 25, end=when,
+                         **at))  # fmt: skip
+        rows.append(span("send_generation", id=f"{name}s{step}", parent=f"{name}i{step}",
+                         start=when, end=when + 0.1, **at))  # fmt: skip
+    return rows
+
+
+def test_calls_beside_each_other_in_one_trace_keep_their_own_first_tokens() -> None:
+    """Trap: by time alone the second call's first token would be the first call's fourth."""
+    con = captures.derived(table("spans", [
+        span("agent", id="agent", start=0, end=5000),
+        *_call("a", 0, 142),
+        *_call("b", 100, 900),
+    ]))  # fmt: skip
+    assert [r["ttft_ms"] for r in captures.records(con)] == pytest.approx([142, 800])
+    # inner spans of the handlers' names are no requests
+    assert con.execute("select count(*) from legs").fetchall() == [(2,)]
+
+
+def test_the_time_of_a_token_tells_how_many_were_made() -> None:
+    # 2.5 s / 41 tokens = 60.975609 ms, as Rust cuts it
+    record = _record(
+        _handler(time_per_token="60.975609ms"),
+        span("send_generation", id="s", parent="h", start=142, end=142.1, service="tgi"),
+    )
+    assert record["output_tokens"] == 41
+    assert record["tpot_ms"] == pytest.approx((2541.75 - 142) / 40)
+
+
+@pytest.mark.parametrize("text", ["0ns", "", "abc", "61.7ms", "3s"])
+def test_what_is_no_number_of_tokens_is_not_known(text: str) -> None:
+    assert _record(_handler(time_per_token=text))["output_tokens"] is None
