@@ -1,12 +1,17 @@
 -- Hugging Face TGI's handler spans as engine legs.
--- grain: one row per span `generate`, `generate_stream`, `chat_completions` or `completions` with times
+-- grain: one row per span `generate`, `generate_stream`, `chat_completions` or `completions` with times,
+--   and per `queued` span of TGI's
 -- inputs: spans
--- when: name in ('generate', 'generate_stream', 'chat_completions', 'completions')
+-- when: name in ('generate', 'generate_stream', 'chat_completions', 'completions') or (name = 'queued' and attributes like '%text_generation_router%')
 -- Times are Rust's debug strings ("1.234ms", "2.5s", "300µs"). They follow each other from the start:
 -- validation (front end), queue, inference. Inference is prefill and decode together: the first
 -- `send_generation` below splits it, and without one nothing tells where prefill ends. It lies some
 -- spans deep (`schedule`, `infer` or `waiting`, one of these a step), and an agent's trace has several
 -- handlers, so the way up counts and not the time.
+-- A handler's span comes when the answer is done, its inner ones as they end: after minutes the first
+-- are settled ones' raw rows. So `queued`, the first, is a leg that bounds nothing: its trace stays
+-- known, and is read whole when the handler comes. Where no `queued` is there, the first tokens may be
+-- missing too: the first that is there is none.
 -- time_per_token is inference_time over the tokens made, exact to the ns: that tells how many.
 -- Inner spans have the handlers' names, but no times.
 -- Times past the year 2200 are cut to it: they are set aside, and must not overflow on the way.
@@ -38,23 +43,27 @@ d as (
     from h
 ),
 
--- when a token was first sent on below each span: of many steps one remains on the way up
+-- what each span has below: when a token was first sent on, and whether the queue's span is there; of
+-- many steps one row remains on the way up
 steps as (
-    select s.trace_id, s.parent_span_id as span_id, min(s.start_unix_ns) as at_ns
+    select s.trace_id, s.parent_span_id as span_id,
+        min(case when s.name = 'send_generation' then s.start_unix_ns end) as at_ns,
+        max(case when s.name = 'queued' then 1 else 0 end) as is_whole
     from spans as s
-    where s.name = 'send_generation' and s.parent_span_id is not null
+    where s.name in ('send_generation', 'queued') and s.parent_span_id is not null
         and s.trace_id in (select trace_id from d)
     group by s.trace_id, s.parent_span_id
 ),
 
-sent_below as (
-    select s.trace_id, s.parent_span_id as span_id, min(t.at_ns) as at_ns, 1 as height
+below as (
+    select s.trace_id, s.parent_span_id as span_id, min(t.at_ns) as at_ns,
+        max(t.is_whole) as is_whole, 1 as height
     from steps as t
     join spans as s on t.trace_id = s.trace_id and t.span_id = s.span_id
     group by s.trace_id, s.parent_span_id
     union all
-    select u.trace_id, s.parent_span_id, u.at_ns, u.height + 1
-    from sent_below as u
+    select u.trace_id, s.parent_span_id, u.at_ns, u.is_whole, u.height + 1
+    from below as u
     join spans as s on u.trace_id = s.trace_id and u.span_id = s.span_id
     where u.height < 12 and s.parent_span_id is not null
         and not exists (
@@ -64,11 +73,12 @@ sent_below as (
 sent as (
     select trace_id, span_id, min(at_ns) as at_ns
     from (
-        select trace_id, span_id, at_ns from sent_below
+        select trace_id, span_id, at_ns, is_whole from below
         union all
-        select trace_id, span_id, at_ns from steps
+        select trace_id, span_id, at_ns, is_whole from steps
     ) as u
     group by trace_id, span_id
+    having max(is_whole) = 1
 ),
 
 t as (
@@ -125,3 +135,27 @@ select
     'measured span end' as leg_end_src,
     ingested_unix_ns
 from t
+union all by name
+select
+    substr(md5(concat_ws('|', trace_id, span_id, service_name, service_instance_id, process_id,
+        process_rank)), 1, 24) as leg_id,
+    'provider' as role,
+    'tgi' as source,
+    1 as is_part,
+    trace_id,
+    span_id,
+    parent_span_id,
+    service_name,
+    service_instance_id,
+    host_name,
+    service_name as worker,
+    'tgi' as engine,
+    'ok' as status,
+    1 as has_clock,
+    least(start_unix_ns, 7258118400000000000) as recv_unix_ns,
+    'measured span start' as recv_src,
+    least(end_unix_ns, 7258118400000000000) as leg_end_unix_ns,
+    'measured span end' as leg_end_src,
+    ingested_unix_ns
+from spans
+where name = 'queued' and attributes like '%text_generation_router%'

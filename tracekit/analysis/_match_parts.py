@@ -133,6 +133,8 @@ def _complement(a: Unit, b: Unit) -> bool:
 
 def role_of_part(part: LegFacts, unit: Unit, role_of: Mapping[str, str]) -> str:
     """The role of a part: that of the leg it is a part of, else its own, unless one says more."""
+    if part.role == "provider":
+        return part.role  # it bounds nothing of the engine's, whosever part it is
     owner = unit.owner_of.get(part.leg_id)
     if owner is not None and owner.leg_id in role_of:
         return role_of[owner.leg_id]

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.analysis import _captures as captures
-from tests.analysis._spans import Row, span, table
+from tests.analysis._spans import START_NS, Row, span, table
+from tests.analysis._stores import S, commit
+from tracekit.analysis.session import Session
+from tracekit.analysis.settle import Settler
+from tracekit.lake.store import Store
 
 
 def _handler(**more: Any) -> Row:
@@ -20,6 +25,13 @@ def _handler(**more: Any) -> Row:
     }
     named: Row = {"id": "h", "start": 0, "end": 2600, "service": "tgi"} | values | more
     return span("generate_stream", **named)
+
+
+def _queued(parent: str = "h", start: float = 1.5, end: float = 41.75, **more: Any) -> Row:
+    """The first span of a request to end, with the place in the code that Rust's tracing adds."""
+    named: Row = {"code__namespace": "text_generation_router_v3::queue"} | more
+    return span("queued", id=f"{parent}q", parent=parent, start=start, end=end, service="tgi",
+                **named)  # fmt: skip
 
 
 def _record(*spans: Row) -> Row:
@@ -48,6 +60,7 @@ def test_every_unit(text: str, ms: float) -> None:
 def test_the_first_token_sent_on_splits_prefill_from_decode() -> None:
     record = _record(
         _handler(),
+        _queued(),
         span("infer", id="i", parent="h", start=42, end=2541, service="tgi"),
         span("send_generation", id="s1", parent="i", start=142, end=142.1, service="tgi"),
         span("send_generation", id="s2", parent="i", start=170, end=170.1, service="tgi"),
@@ -83,6 +96,7 @@ def _call(name: str, start: float, first: float) -> list[Row]:
         span(deep[i], id=chain[i + 1], parent=chain[i], start=start, end=start + 2500, **at)
         for i in range(3)
     ]
+    rows.append(_queued(chain[-1], start + 1.5, start + 41.75))
     for step in range(3):
         when = first + 30 * step
         kind = "waiting" if step == 1 else "infer"
@@ -102,13 +116,48 @@ def test_calls_beside_each_other_in_one_trace_keep_their_own_first_tokens() -> N
     ]))  # fmt: skip
     assert [r["ttft_ms"] for r in captures.records(con)] == pytest.approx([142, 800])
     # inner spans of the handlers' names are no requests
-    assert con.execute("select count(*) from legs").fetchall() == [(2,)]
+    assert con.execute("select count(*) from legs where role = 'engine'").fetchall() == [(2,)]
+
+
+def test_where_the_first_spans_are_missing_the_first_there_is_no_first_token() -> None:
+    """Trap: of a long answer the first spans came long before: the earliest left is no first."""
+    late = span("send_generation", id="s", parent="h", start=900, end=900.1, service="tgi")
+    record = _record(_handler(), late)
+    assert record["ttft_ms"] is None
+    assert record["unexplained_ms"] == pytest.approx(2500)
+
+
+def test_an_answer_of_minutes_keeps_its_first_token_in_a_receiver(tmp_path: Path) -> None:
+    """Inner spans arrive as they end, the handler's when all is done: settled in between."""
+    m = 60_000.0
+    early = [_queued("h"), span("send_generation", id="s0", parent="h", start=142, end=142.1,
+                                service="tgi")]  # fmt: skip
+    last = [
+        span("send_generation", id="s1", parent="h", start=5 * m, end=5 * m, service="tgi"),
+        _handler(end=5 * m + 100, inference_time="300s", total_time="300.04175s"),
+    ]
+    store = Store.open(tmp_path / "s", create=True)
+    now = START_NS
+    for spans, minutes in ((early, 1), (last, 5)):
+        commit(store, "spans", table("spans", spans), now + minutes * 60 * S)
+        for later in (0, 30, 61, 90, 121, 180):
+            Settler(store).run_pass(now + (minutes * 60 + later) * S)
+    with Session.open(store) as session:
+        (record,) = session.frame("select * from requests").to_dicts()
+    assert record["quarantine_reason"] is None
+    assert record["ttft_ms"] == pytest.approx(142)
+
+
+def test_a_queue_of_others_is_no_part_of_it() -> None:
+    con = captures.derived(table("spans", [_queued("agent", code__namespace="shop::orders")]))
+    assert con.execute("select count(*) from legs").fetchall() == [(0,)]
 
 
 def test_the_time_of_a_token_tells_how_many_were_made() -> None:
     # 2.5 s / 41 tokens = 60.975609 ms, as Rust cuts it
     record = _record(
         _handler(time_per_token="60.975609ms"),
+        _queued(),
         span("send_generation", id="s", parent="h", start=142, end=142.1, service="tgi"),
     )
     assert record["output_tokens"] == 41
