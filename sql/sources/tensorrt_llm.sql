@@ -123,7 +123,7 @@ select
         process_rank)), 1, 24) as leg_id,
     case when is_engine then server else 'gateway' end as role,
     'tensorrt_llm' as source,
-    case when is_engine then disaggregator end as pair_id,
+    case when is_engine then trace_id || '/' || disaggregator end as pair_id,
     trace_id,
     span_id,
     parent_span_id,

@@ -1,9 +1,10 @@
--- Triton's trace records as engine legs.
+-- Triton's trace records as gateway legs.
 -- grain: one row per traced request
 -- inputs: spans
 -- when: scope_name = 'tracekit.import.triton-trace'
 -- Triton's queue is its batcher's: a decoupled LLM model (TensorRT-LLM's backend) has its own queue
--- within COMPUTE, where neither prefill nor tokens are told. So only the batcher's queue is a phase.
+-- within COMPUTE, where neither prefill nor tokens are told. So only the batcher's queue is a phase,
+-- and Triton is a gateway: what follows until a client's first token is queue or prefill.
 with s as (
     select
         s.* replace (
@@ -33,7 +34,7 @@ t as (
 select
     substr(md5(concat_ws('|', trace_id, span_id, service_name, service_instance_id, process_id,
         process_rank)), 1, 24) as leg_id,
-    'engine' as role,
+    'gateway' as role,
     'triton_trace' as source,
     trace_id,
     span_id,

@@ -78,7 +78,36 @@ def _records(value: str, room: str) -> list[Row]:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("make", [_sglang, _dynamo, _records])
+def _servers(value: str, room: str) -> list[Row]:
+    latency: dict[str, Any] = {
+        f"gen_ai__latency__{key}": value
+        for key in ("time_in_queue", "time_to_first_token", "e2e", "kv_cache_transfer_time")
+    }
+    latency |= {"gen_ai__usage__completion_tokens": value, "gen_ai__request__id": room}
+    times: dict[str, Any] = dict.fromkeys(
+        ("validation_time", "queue_time", "inference_time", "total_time", "time_per_token"), value
+    )
+    moved = [("kv_cache_transfer_end", 5.0), ("kv_cache_transfer_start", 6.0)]
+    far = [("HTTP_RECV_START", -9e15), ("QUEUE_START", 9e9), ("INFER_RESPONSE_COMPLETE", 1e9)]
+    return [
+        span("disaggregated_request", id="d", start=0, end=90, trace_name="j", kind=2),
+        span("llm_request", id="k", parent="d", start=1, end=80, trace_name="j", kind=2,
+             scope="trt.llm", events=moved, **latency),
+        span("generate_stream", id="l", parent="m", start=0, end=90, trace_name="k", **times),
+        # two spans below each other, and tokens below them
+        span("infer", id="m", parent="l", start=1, end=2, trace_name="k"),
+        span("send_generation", id="n", parent="m", start=1, end=2, trace_name="k"),
+        span("InferRequest", id="o", start=0, end=90, trace_name="l", kind=2, events=far,
+             scope="triton-server"),
+        span(value, id="p", parent="o", start=0, end=90, trace_name="l", triton__model_name=value,
+             triton__request_id=room, events=[("REQUEST_START", 0.0), *far]),
+    ]  # fmt: skip
+
+
+MAKERS = [_sglang, _dynamo, _records, _servers]
+
+
+@pytest.mark.parametrize("make", MAKERS)
 @pytest.mark.parametrize("value", BAD)
 def test_bad_values_stop_nobody(make: Any, value: str) -> None:
     for room in MARKS:
@@ -92,7 +121,7 @@ def test_bad_values_stop_nobody(make: Any, value: str) -> None:
                 assert request[phase] is None or 0 <= request[phase] <= 1e6
 
 
-@pytest.mark.parametrize("make", [_sglang, _dynamo, _records])
+@pytest.mark.parametrize("make", MAKERS)
 def test_times_without_end_are_set_aside(make: Any) -> None:
     rows = make("5", "7")
     for row in rows:

@@ -28,6 +28,7 @@ SOURCES: Final[tuple[str, ...]] = (
     "lmcache",
     "tensorrt_llm",
     "tgi",
+    "triton",
     "triton_trace",
     "vllm_lifecycle",
     "sglang",

@@ -192,17 +192,18 @@ SYSTEMS: Final[tuple[System, ...]] = (
     System(
         "triton",
         "Triton",
-        ("triton_trace",),
+        ("triton", "triton_trace"),
         ("triton",),
         {
             "route": ("none", "-"),
             "queue": ("measured", "QUEUE_START to COMPUTE_START (the batcher's only)"),
-            "prefill": ("unknown", "-"),
+            "prefill": ("merged", "COMPUTE_START to the first response, the engine's queue inside"),
             "kv_transfer": ("unknown", "-"),
-            "decode": ("unknown", "-"),
+            "decode": ("measured", "first to last response (streams over HTTP)"),
         },
         {
-            "spans": "import its trace file: --trace-config triton,file=F and level=TIMESTAMPS",
+            "spans": "--trace-config mode=opentelemetry and level=TIMESTAMPS, or import its trace "
+            "file (--trace-config triton,file=F)",
             "split": "trace the engine behind it: Triton's queue is its batcher's",
         },
         "docs/sources/triton.md",

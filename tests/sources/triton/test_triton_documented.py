@@ -6,6 +6,8 @@ import json
 
 import pytest
 
+from tests.analysis import _captures as captures
+from tests.analysis._spans import Row, log_row, span, table
 from tests.sources._recorded import recorded, sound
 from tracekit.errors import SourceError
 from tracekit.ingest.engine_logs import BY_FORMAT, BadLine, Facts, Record, lines_of
@@ -37,13 +39,30 @@ def test_the_batchers_queue_is_known_and_no_more() -> None:
     first, last = by_start[0], by_start[-1]
     assert first["start_unix_ns"] == START
     # QUEUE_START after 0.2 ms, COMPUTE_START after 1.2 ms, and 0.1 ms more each
-    assert (first["frontend_ms"], first["queue_ms"]) == pytest.approx((0.2, 1.0))
+    assert first["queue_ms"] == pytest.approx(1.0)
     assert last["queue_ms"] == pytest.approx(1.0 + 2.9)
     assert first["e2e_ms"] == pytest.approx(402)
     for request in found.requests:
         assert request["prefill_ms"] is None
         assert request["decode_ms"] is None
+        assert request["unexplained_ms"] == pytest.approx(request["e2e_ms"] - request["queue_ms"])
         assert request["ttft_ms"] is None
+
+
+def test_what_follows_the_batcher_is_queue_or_prefill_until_the_clients_first_token() -> None:
+    """Trap: the engine queues again within COMPUTE, which is no prefill."""
+    stamps: Row = {"REQUEST_START": 0, "QUEUE_START": 1_000_000, "COMPUTE_START": 2_000_000}
+    traced = span("triton request", id="t", start=10, end=500, trace_name="x", service="triton",
+                  scope="tracekit.import.triton-trace", request_id="q1", **stamps)  # fmt: skip
+    row = log_row(request_id="q1", start=0, ttft_ms=200.0, e2e_ms=510.0)
+    con = captures.derived(table("spans", [traced]), table("request_log", [row]))
+    (request,) = captures.records(con)
+    assert request["leg_roles"] == "client,gateway"
+    assert request["queue_ms"] == pytest.approx(1)
+    # 200 ms until the first token, of them 10 on the way and 1 in the batcher's queue
+    assert request["queue_or_prefill_ms"] == pytest.approx(189)
+    assert request["prefill_ms"] is None
+    assert request["decode_ms"] == pytest.approx(310)
 
 
 def test_an_ensemble_is_one_request() -> None:
