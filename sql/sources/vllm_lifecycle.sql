@@ -3,6 +3,8 @@
 -- inputs: spans
 -- when: name in ('vllm_queue', 'vllm_prefill', 'vllm_async_kv_transfer', 'vllm_decode')
 -- They stamp what `llm_request` only reports as durations. Built from the change's description.
+-- A preempted request queues and prefills again after it has begun to decode: that is part of its
+-- decode (`decode.preempted`), as in `llm_request`, and not of its queue and prefill.
 -- Times past the year 2200 are cut to it: they are set aside, and must not overflow on the way.
 with s as (
     select
@@ -15,6 +17,16 @@ with s as (
         'measured ' || s.name as src
     from spans as s
     where s.name in ('vllm_queue', 'vllm_prefill', 'vllm_async_kv_transfer', 'vllm_decode')
+),
+
+t as (
+    select
+        s.*,
+        case when name <> 'vllm_decode' and start_unix_ns >= min(
+            case when name = 'vllm_decode' then start_unix_ns end) over (
+                partition by trace_id, parent_span_id, service_name, service_instance_id)
+            then 'preempted' else name end as stage
+    from s
 )
 
 select
@@ -42,20 +54,25 @@ select
     case when status_code = 2 then coalesce(nullif(status_message, ''), 'error') end as error,
     'server' as ttft_kind,
     1 as has_clock,
-    case when name = 'vllm_queue' then start_unix_ns end as queued_unix_ns,
-    case when name = 'vllm_queue' then src end as queued_src,
-    case when name = 'vllm_queue' then end_unix_ns when name = 'vllm_prefill' then start_unix_ns end
+    case when stage = 'vllm_queue' then start_unix_ns end as queued_unix_ns,
+    case when stage = 'vllm_queue' then src end as queued_src,
+    case when stage = 'vllm_queue' then end_unix_ns when stage = 'vllm_prefill' then start_unix_ns end
         as scheduled_unix_ns,
-    case when name in ('vllm_queue', 'vllm_prefill') then src end as scheduled_src,
-    case when name = 'vllm_prefill' then end_unix_ns end as prefill_end_unix_ns,
-    case when name = 'vllm_prefill' then src end as prefill_end_src,
-    case when name = 'vllm_async_kv_transfer' then start_unix_ns end as kv_start_unix_ns,
-    case when name = 'vllm_async_kv_transfer' then src end as kv_start_src,
-    case when name = 'vllm_async_kv_transfer' then end_unix_ns end as kv_end_unix_ns,
-    case when name = 'vllm_async_kv_transfer' then src end as kv_end_src,
-    case when name = 'vllm_decode' then start_unix_ns end as first_token_unix_ns,
-    case when name = 'vllm_decode' then src end as first_token_src,
-    case when name = 'vllm_decode' then end_unix_ns end as last_token_unix_ns,
-    case when name = 'vllm_decode' then src end as last_token_src,
+    case when stage in ('vllm_queue', 'vllm_prefill') then src end as scheduled_src,
+    case when stage = 'vllm_prefill' then end_unix_ns end as prefill_end_unix_ns,
+    case when stage = 'vllm_prefill' then src end as prefill_end_src,
+    case when stage = 'vllm_async_kv_transfer' then start_unix_ns end as kv_start_unix_ns,
+    case when stage = 'vllm_async_kv_transfer' then src end as kv_start_src,
+    case when stage = 'vllm_async_kv_transfer' then end_unix_ns end as kv_end_unix_ns,
+    case when stage = 'vllm_async_kv_transfer' then src end as kv_end_src,
+    case when stage = 'vllm_decode' then start_unix_ns end as first_token_unix_ns,
+    case when stage = 'vllm_decode' then src end as first_token_src,
+    case when stage = 'vllm_decode' then end_unix_ns end as last_token_unix_ns,
+    case when stage = 'vllm_decode' then src end as last_token_src,
+    case when stage = 'preempted' then 'decode.preempted' end as sub_phase,
+    case when stage = 'preempted' then start_unix_ns end as recv_unix_ns,
+    case when stage = 'preempted' then src end as recv_src,
+    case when stage = 'preempted' then end_unix_ns end as leg_end_unix_ns,
+    case when stage = 'preempted' then src end as leg_end_src,
     ingested_unix_ns
-from s
+from t

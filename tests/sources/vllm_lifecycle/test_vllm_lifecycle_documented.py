@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.analysis import _captures as captures
-from tests.analysis._spans import Row, engine, span, table
+from tests.analysis._spans import Row, engine, span, span_id, table
 
 
 def _stage(name: str, start: float, end: float, parent: str = "e", **more: Any) -> Row:
@@ -56,3 +56,27 @@ def test_a_transfer_that_is_stamped_is_wire_and_the_rest_a_wait() -> None:
     (record,) = _records(*spans)
     assert record["kv_transfer_wire_ms"] == pytest.approx(40)
     assert record["kv_transfer_ms"] == pytest.approx(78)
+
+
+def _again(name: str, start: float, end: float) -> Row:
+    return _stage(name, start, end) | {"span_id": span_id(f"again-{name}"[:8])}
+
+
+@pytest.mark.parametrize("is_beside", [True, False])
+def test_queueing_again_after_a_preemption_is_decode(is_beside: bool) -> None:
+    """Preempted from 100 to 140 ms: queued until 130, its tokens computed again until 140."""
+    record, *others = _records(
+        *([engine("e", 0, decode=140)] if is_beside else []),
+        _stage("queue", 2, 12),
+        _stage("prefill", 12, 52),
+        _stage("decode", 52, 100),
+        _again("queue", 100, 130),
+        _again("prefill", 130, 140),
+        _again("decode", 140, 192),
+    )
+    assert not others
+    assert (record["queue_ms"], record["prefill_ms"], record["decode_ms"]) == pytest.approx(
+        (10, 40, 140)
+    )
+    assert record["decode_preempted_ms"] == pytest.approx(40)
+    assert record["unexplained_ms"] == 0
