@@ -463,3 +463,18 @@ def test_folders_are_read_in_order_without_hidden_files(tmp_path: Path) -> None:
 def test_a_path_that_is_not_there_is_the_callers_fault(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no such file or folder"):
         expand([str(tmp_path / "missing")])
+
+
+@pytest.mark.parametrize("over", range(10))
+def test_a_checksum_that_two_reads_part_costs_no_content(over: int, tmp_path: Path) -> None:
+    """Files are read in pieces of 2 KiB; a few bytes of the checksum may come with the next."""
+    text = next(
+        text
+        for text in (b"%d\n" % n + TEXT[: 9_000 + n] for n in range(4_000))
+        if len(gzip.compress(text)) % 2048 == over
+    )
+    path = tmp_path / "damaged"
+    path.write_bytes(flipped(gzip.compress(text), -6))
+    with opened(str(path), advanced=lambda _: None) as source:
+        assert source.content().read() == text
+        assert source.damage is not None

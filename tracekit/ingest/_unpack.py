@@ -117,29 +117,36 @@ class Unpacked(io.RawIOBase):
     def _decompressed(self) -> Iterator[bytes]:
         """Pieces of the content, none empty."""
         how = _COMPRESSIONS[self._compression]
-        end = -how.checksum_bytes
         part: _Decompressor | None = None
         given = False  # content of this part
-        while data := self._source.read(_FEED_BYTES):
-            for piece in (data[:end], data[end:]):
-                while piece:
-                    if part is None:
-                        piece = piece.lstrip(how.padding)
-                        if not piece:
-                            break
-                        part, given = how.new_part(), False
-                    try:
-                        content = part.decompress(piece)
-                    except (zlib.error, zstandard.ZstdError) as error:
-                        self.damage = self._damaged(error, given)
-                        return
-                    if content:
-                        given = True
-                        yield content
-                    piece = part.unused_data if part.eof else b""
-                    part = None if part.eof else part
+        for piece in self._feeds(how.checksum_bytes):
+            while piece:
+                if part is None:
+                    piece = piece.lstrip(how.padding)
+                    if not piece:
+                        break
+                    part, given = how.new_part(), False
+                try:
+                    content = part.decompress(piece)
+                except (zlib.error, zstandard.ZstdError) as error:
+                    self.damage = self._damaged(error, given)
+                    return
+                if content:
+                    given = True
+                    yield content
+                piece = part.unused_data if part.eof else b""
+                part = None if part.eof else part
         if part is not None:
             self.damage = Damage(CUT_SHORT, f"the {self._compression} data ends too early", True)
+
+    def _feeds(self, checksum_bytes: int) -> Iterator[bytes]:
+        """The data in feeds, the last of which is the checksum, wherever the reads end."""
+        held = b""
+        while data := self._source.read(_FEED_BYTES):
+            data = held + data
+            yield data[:-checksum_bytes]
+            held = data[-checksum_bytes:]
+        yield held
 
     def _damaged(self, error: Exception, given: bool) -> Damage:
         text = str(error).rpartition(": ")[2]
