@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from tracekit.analysis.evidence import fitted
+from tracekit.analysis.evidence_support import fitted
 from tracekit.analysis.fit import Cell, PhaseFit
 
 

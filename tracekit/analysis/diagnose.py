@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import duckdb
 
-from tracekit.analysis import evidence as ev
+from tracekit.analysis import evidence
 from tracekit.analysis.attribution import Attribution, define_attribution
 from tracekit.analysis.diagnosis import (
     Culprit,
@@ -27,6 +27,7 @@ from tracekit.analysis.diagnosis import (
     VersionPace,
     WindowInfo,
 )
+from tracekit.analysis.evidence_support import Support, read_support
 from tracekit.analysis.finding_words import FindingWords, action_for
 from tracekit.analysis.fleet import Fleet, measure_fleet
 from tracekit.analysis.given_up import given_up
@@ -384,7 +385,7 @@ def _findings(
         return ()
     culprits = _culprits(con)
     workers = _workers(con)
-    support = ev.support(
+    support = read_support(
         con, attribution, fields, lost_loads=lost_loads, hits_believed=hits_believed
     )
     apart = {(r["phase"], r["metric"]) for r in _rows(con, _LONG_AND_APART)}
@@ -416,7 +417,7 @@ def _finding(
     metric_misses: int,
     culprits: Sequence[Culprit],
     workers: Sequence[tuple[str, int]],
-    support: ev.Support,
+    support: Support,
     *,
     disaggregated: bool,
 ) -> Finding:
@@ -463,7 +464,9 @@ def _finding(
         workers=tuple(w for w, _ in workers[:_NAMED]),
         culprits=tuple(culprits[:_NAMED]),
         evidence=(
-            *ev.lines(row, words, metric_misses=metric_misses, workers=workers, support=support),
+            *evidence.lines(
+                row, words, metric_misses=metric_misses, workers=workers, support=support
+            ),
             *((_STRAY,) if _is_stray(row, rules) else ()),
         ),
         action=action_for(words),
