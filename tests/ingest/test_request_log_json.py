@@ -231,3 +231,14 @@ def test_a_cut_parquet_file(cut: int) -> None:
     data = parquet(request_id=pa.array(["a"] * 100), ttft_ms=pa.array([1.0] * 100))
     with pytest.raises(SourceError, match=r"not a readable Parquet file.*at log"):
         batches(data[:cut])
+
+
+@pytest.mark.parametrize("text", ['{"text": "secret"}', '[{"content": "secret"}]', "['secret']"])
+def test_objects_and_lists_in_a_text_are_not_kept(text: str) -> None:
+    """SGLang's exporter writes a request with its prompt so, in a column of any name."""
+    call = {"request_id": "a", "e2e_ms": 5, "ttft_ms": 2, "params": text, "region": "[eu] west"}
+    batch = read(lines(call, call | {"e2e_ms": -1}))
+    assert json.loads(rows(batch)[0]["extra"]) == {"region": "[eu] west"}
+    assert any("JSON in text are not kept: params" in notice for notice in batch.notices)
+    (refusal,) = batch.rejected
+    assert "secret" not in refusal.payload

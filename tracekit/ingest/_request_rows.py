@@ -87,7 +87,7 @@ class Tally:
             names = ", ".join(sorted(self.long_text))
             lines.append(f"long text is not kept: {names} (to keep it: --map NAME=note)")
         if self.nested:
-            lines.append(f"lists are not kept: {', '.join(sorted(self.nested))}")
+            lines.append(f"lists and JSON in text are not kept: {', '.join(sorted(self.nested))}")
         return lines
 
 
@@ -331,9 +331,8 @@ class Converter:
                 if (scalar := _scalar(cell, _LIMIT)) is not None:
                     kept[name] = scalar
                 else:
-                    (self.tally.long_text if isinstance(cell, str) else self.tally.nested)[name] = (
-                        None
-                    )
+                    is_long = isinstance(cell, str) and not _holds_json(cell)
+                    (self.tally.long_text if is_long else self.tally.nested)[name] = None
             if i in originals:
                 kept[rate] = originals[i]
             text = orjson.dumps(kept, option=orjson.OPT_SORT_KEYS).decode() if kept else None
@@ -412,7 +411,12 @@ def _scalar(cell: object, limit: int) -> object | None:
     if isinstance(cell, (bool, float)) or (isinstance(cell, int) and abs(cell) < 1 << 63):
         return cell
     text = _cells.parse_text(cell, limit=limit + 1)
-    return text if len(text) <= limit else None
+    return text if len(text) <= limit and not _holds_json(text) else None
+
+
+def _holds_json(text: str) -> bool:
+    """Whether a text is an object or a list, as JSON or Python writes it: anybody's words."""
+    return text.lstrip().startswith(("{", "[{", '["', "['"))
 
 
 def _small(number: int, cell: object) -> int:

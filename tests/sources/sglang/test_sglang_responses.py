@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import gzip
 import json
+from pathlib import Path
 
 import pytest
 
 from tests.sources._recorded import DATA, Row, recorded, sound
+from tracekit.analysis.session import Session
+from tracekit.ingest.importer import import_paths
+from tracekit.lake.store import Store
 
 FILE = "sglang/unified-edge.responses.jsonl.gz"
 MS = 1_000_000
@@ -61,3 +65,31 @@ def test_rows_without_timings_stay_the_clients() -> None:
         assert request["engine"] is None
         assert request["status"] == "aborted"
         assert request["queue_ms"] is None
+
+
+def test_exported_metrics_files_as_documented(tmp_path: Path) -> None:
+    """`--export-metrics-to-file` writes a line a request: meta_info, and the request as text.
+
+    The times are recorded ones; the form of the line is that of the exporter's source.
+    """
+    file = tmp_path / "sglang-request-metrics-20261129_21.log"
+    secret = "what a user wrote"
+    with file.open("w") as out:
+        for call in _calls():
+            if meta := call["meta_info"]:
+                asked = {"rid": meta["id"], "text": secret, "stream": True}
+                out.write(json.dumps({"request_parameters": json.dumps(asked), **meta}) + "\n")
+    store = Store.open(tmp_path / "s", create=True)
+    summary = import_paths(store, [str(file)])
+    assert (summary.files[0].taken, summary.files[0].refused) == (9, ())
+    with Session.open(store) as session:
+        rows = session.frame("select * from requests").to_dicts()
+        kept = session.frame("select extra from request_log")["extra"].to_list()
+    native = {c["request_id"]: c["meta_info"] for c in _calls() if c["meta_info"]}
+    assert {r["request_id"] for r in rows} == set(native)
+    for row in rows:
+        meta = native[row["request_id"]]
+        queue = (meta["forward_entry_time"] - meta["api_server_dispatch_finish_ts"]) * 1e3
+        assert row["queue_ms"] == pytest.approx(queue, abs=0.01)
+        assert row["e2e_ms"] == pytest.approx(meta["e2e_latency"] * 1e3, abs=0.01)
+    assert not any(secret in (extra or "") for extra in kept)
