@@ -89,7 +89,12 @@
 with known as (
     select
         request_key, revision, has_clock, status, streaming, engine, worker, leg_quarantine,
-        ttft_kind, input_tokens, cached_tokens, output_tokens, kv_bytes,
+        ttft_kind,
+        -- what can be no count is not known; `requests` sets such a request aside
+        case when input_tokens between 0 and 1000000000000 then input_tokens end as input_tokens,
+        case when cached_tokens between 0 and 1000000000000 then cached_tokens end as cached_tokens,
+        case when output_tokens between 0 and 1000000000000 then output_tokens end as output_tokens,
+        case when kv_bytes between 0 and 1000000000000000000 then kv_bytes end as kv_bytes,
         intended_start_unix_ns, send_unix_ns, recv_unix_ns, queued_unix_ns, queued_src,
         scheduled_unix_ns, prefill_end_unix_ns, prefill_end_src, kv_start_unix_ns, kv_end_unix_ns,
         kv_start_src, kv_end_src, first_token_unix_ns, first_token_src, first_answer_unix_ns,

@@ -76,8 +76,8 @@ l as (
         max(case when role in ('engine', 'decode_engine', 'prefill_engine') then input_tokens end)
             as e_input,
         max(input_tokens) as any_input,
-        max(cached_tokens) as cached_tokens,
-        max(cache_write_tokens) as cache_write_tokens,
+        max(case when cached_tokens between 0 and 1000000000000 then cached_tokens end) as cached_tokens,
+        max(case when cache_write_tokens between 0 and 1000000000000 then cache_write_tokens end) as cache_write_tokens,
         case when sum(case when role in ('engine', 'decode_engine') then output_tokens end) is null
             or max(case when role not in ('engine', 'decode_engine', 'prefill_engine')
                 then output_tokens end)
@@ -86,7 +86,7 @@ l as (
                 then output_tokens end)
             else sum(case when role in ('engine', 'decode_engine') then output_tokens end)
         end as output_tokens,
-        max(reasoning_tokens) as reasoning_tokens,
+        max(case when reasoning_tokens between 0 and 1000000000000 then reasoning_tokens end) as reasoning_tokens,
         max(case when tokens_source = 'server' then 1 else 0 end) as tokens_server,
         max(case when tokens_source = 'client' then 1 else 0 end) as tokens_client,
         max(case when tokens_source = 'estimated' then 1 else 0 end) as tokens_estimated,
@@ -109,7 +109,7 @@ l as (
             when status in ('aborted', 'timeout', 'error') then 1 else 0 end) as outer_failed,
         max(finish_reason) as finish_reason,
         max(error) as error,
-        max(kv_bytes) as kv_bytes,
+        max(case when kv_bytes between 0 and 1000000000000000000 then kv_bytes end) as kv_bytes,
         max(preemptions) as preemptions,
         max(accepted_tokens_per_step) as accepted_tokens_per_step,
         max(tpot_ms) as tpot_ms,
@@ -234,9 +234,12 @@ select
         as prefill_worker,
     case when t.is_pd = 1 then coalesce(t.e_worker, l.decode_worker) else l.decode_worker end
         as decode_worker,
-    coalesce(l.e_input, l.any_input) as input_tokens,
+    -- what can be no count is not known; if it is the prompt or the answer, it is set aside below
+    case when coalesce(l.e_input, l.any_input) between -1000000000000 and 1000000000000
+        then coalesce(l.e_input, l.any_input) end as input_tokens,
     l.cached_tokens, l.cache_write_tokens,
-    case when l.output_tokens <= 1000000000000 then l.output_tokens end as output_tokens,
+    case when l.output_tokens between -1000000000000 and 1000000000000 then l.output_tokens end
+        as output_tokens,
     l.reasoning_tokens,
     case when l.tokens_server = 1 then 'server' when l.tokens_client = 1 then 'client'
         when l.tokens_estimated = 1 then 'estimated' end as tokens_source,

@@ -23,6 +23,7 @@ with s as (
 named as (
     select
         s.*,
+        try_cast(json_extract_string(s.attributes, '$.size_gb') as double) as size_gb,
         coalesce(json_extract_string(s.attributes, '$.session_id'),
             json_extract_string(p.attributes, '$.session_id')) as session_id
     from s
@@ -50,8 +51,9 @@ select
     service_name as worker,
     case when status_code = 2 then 'error' else 'ok' end as status,
     case when status_code = 2 then coalesce(nullif(status_message, ''), 'error') end as error,
-    case when is_log then (round(try_cast(json_extract_string(attributes, '$.size_gb') as double)
-        * 1073741824))::bigint end as kv_bytes,
+    -- what is no number of GB, or more than a machine holds, is not known
+    case when is_log and size_gb between 0 and 1e6
+        then (round(size_gb * 1073741824))::bigint end as kv_bytes,
     'kv_transfer.wire' as sub_phase,
     1 as has_clock,
     start_unix_ns as kv_start_unix_ns,

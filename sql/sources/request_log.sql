@@ -5,15 +5,21 @@
 -- backwards from the first token, or forwards from the start where no TTFT is known; the engine's
 -- first token comes earlier than the client's where its decode would not fit else.
 -- Durations that cannot be (negative, over a day, no number) quarantine the row and are left out.
--- Times past the year 2200 are cut to it: they are set aside, and must not overflow on the way.
+-- Times past the year 2200 are cut to it: they are set aside, and must not overflow on the way. A
+-- spreadsheet's times may count from 1899, but no call lasts from then to now.
 with m as (
     select
         l.* replace (
             case when l.start_unix_ns > 7258118400000000000 then 7258118400000000000
+                when l.start_unix_ns < -7258118400000000000 then -7258118400000000000
                 else l.start_unix_ns end as start_unix_ns,
-            case when l.end_unix_ns > 7258118400000000000 then 7258118400000000000
+            case when l.start_unix_ns < 0 and l.end_unix_ns > 1000000000000000000
+                    then 1000000000000000000
+                when l.end_unix_ns > 7258118400000000000 then 7258118400000000000
+                when l.end_unix_ns < -7258118400000000000 then -7258118400000000000
                 else l.end_unix_ns end as end_unix_ns,
             case when l.intended_start_unix_ns > 7258118400000000000 then 7258118400000000000
+                when l.intended_start_unix_ns < -7258118400000000000 then -7258118400000000000
                 else l.intended_start_unix_ns end as intended_start_unix_ns
         ),
         ['ttft', 'e2e', 'ttfa', 'client_wait', 'network', 'route', 'frontend', 'queue', 'prefill',
@@ -253,7 +259,7 @@ select
     request_id,
     -- llama.cpp's log has no id of a call: what the server told of its times names it there
     case when engine = 'llama.cpp' and prefill_ms > 0 and decode_ms > 0 and output_tokens > 1
-            and input_tokens >= cached_tokens
+            and cached_tokens between 0 and input_tokens
         then concat_ws('/', 'llama.cpp', printf('%.2f', prefill_ms), input_tokens - cached_tokens,
             printf('%.2f', decode_ms), output_tokens)
         else norm_id end as norm_request_id,

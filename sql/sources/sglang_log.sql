@@ -84,7 +84,9 @@ select
     try_cast(a[5] as bigint) as cached_tokens,
     case when is_prefill then null else try_cast(a[6] as bigint) end as output_tokens,
     'server' as tokens_source,
-    case when is_prefill then (round(try_cast(a[7] as double) * 1048576))::bigint end as kv_bytes,
+    -- what is no number of MB, or more than a machine holds, is not known
+    case when is_prefill and try_cast(a[7] as double) between 0 and 1e9
+        then (round(try_cast(a[7] as double) * 1048576))::bigint end as kv_bytes,
     'server' as ttft_kind,
     1 as has_clock,
     null as sub_phase,
