@@ -3,6 +3,7 @@
 -- inputs: request_points, legs, phase_parts
 -- An outer leg's queue_or_prefill and decode count only where no engine leg covers the time, so that
 -- a client's early role chunk does not turn queueing into decode.
+-- Where one server of a P/D pair told nothing, its time is neither routing nor network.
 -- request_key: identity of the request
 -- revision: [unix ns] settle pass that wrote the row
 -- prio: which claim wins an instant, lowest first
@@ -16,7 +17,7 @@
 with p as (
     select
         request_key, revision, wall_start, wall_end, c_n, c_intended, c_send, c_first, c_first_src,
-        c_last, c_last_src, c_waiting, c_aborted, e_incomplete, g_n, g_recv, g_end, p_n, p_end, e_n,
+        c_last, c_last_src, c_waiting, c_aborted, c_failed, e_incomplete, g_n, g_recv, g_end, p_n, p_end, e_n,
         s_n, in_first, en_first, in_last, is_pd, d_again, wire_start, wire_end, wire_src, e_worker,
         p_recv, p_queued, p_scheduled, p_first, p_first_src, p_queued_src, p_worker, kv_moved,
         wire_told, loads, step_wait,
@@ -25,6 +26,14 @@ with p as (
         -- what the servers show of the first token, where no engine stamped it
         case when e_first is null then coalesce(g_first,
             case when e_scheduled is not null then c_first end) end as o_first,
+        -- whether a prefill server came before the decode server and told nothing; one called beside
+        -- it (which then tells only when the KV cache had come) took no time before it
+        case when is_pd = 1 and p_n = 0 and e_n > 0
+            and not (kv_moved is not null and e_kv_start is null) then 1 else 0 end as p_unseen,
+        -- what a router infers of a first token is when headers came; of a call that is not streamed
+        -- these come after its last
+        case when e_n > 0 or g_last is not null or g_first_src not like 'inferred%'
+            then 1 else 0 end as o_is_token,
         coalesce(g_recv, in_first) as inner_at,
         coalesce(e_recv, e_queued, e_scheduled, e_prefill_end, e_kv_start, e_first) as e_at,
         coalesce(g_recv, p_recv, e_recv) as recv
@@ -69,19 +78,25 @@ c as (
     union all
     select request_key, revision, 9, 'network', '', c_send, inner_at,
         'measured server arrival', 'client', ''
-    from p where recv is not null
+    from p where recv is not null and (p_unseen = 0 or g_recv is not null)
     union all
     select request_key, revision, 9, 'network', '', in_last, wall_end,
         coalesce(c_last_src, ''), 'client', ''
-    from p where recv is not null and c_n > 0
+    from p where recv is not null and e_n > 0 and c_n > 0
     union all
     select request_key, revision, 8, 'route', '', g_recv, en_first,
         'measured engine arrival', 'gateway', ''
-    from p
+    from p where p_unseen = 0
     union all
     select request_key, revision, 8, 'route', '', in_last, g_end,
         'measured span end', 'gateway', ''
-    from p
+    from p where e_n > 0
+    union all
+    -- before a decode server's arrival, if nobody saw the prefill server: all that came before it
+    select request_key, revision, 4, 'queue_or_prefill', '', coalesce(g_recv, c_send), e_at,
+        'inferred the prefill server told nothing',
+        case when g_recv is not null then 'gateway' else 'client' end, ''
+    from p where p_unseen = 1
     union all
     select request_key, revision, 8, 'route', '', p_end, e_at, 'measured decode server arrival',
         case when g_n > 0 then 'gateway' else 'decode_engine' end, ''
@@ -154,10 +169,17 @@ c as (
         coalesce(p_first, e_at), kv_end, kv_src, role, worker
     from e where role = 'decode_engine' and kv_start is null
     union all
-    -- handed over, and given up before any token came
+    -- what a client saw of tokens, where a prefill server told of it and the decode server did not:
+    -- what lies between the two is not known
+    select request_key, revision, 1, 'decode', '', c_first, wall_end, coalesce(c_last_src, ''),
+        'client', ''
+    from p where p_n > 0 and e_n = 0 and c_first >= p_first
+    union all
+    -- handed over, and given up by a client that waited for a first token
     select request_key, revision, 6, 'kv_transfer', 'kv_transfer.wait', p_end, wall_end,
         'inferred no token after the prefill server was done', 'decode_engine', ''
-    from p where p_n > 0 and e_n = 0 and c_first is null and c_last is null and c_aborted = 0
+    from p where p_n > 0 and e_n = 0 and c_first is null and c_last is null and c_failed = 1
+        and c_aborted = 0
     union all
     -- broken off, perhaps in the middle of the answer: neither network nor routing took that time
     select request_key, revision, 6, 'unexplained', '', p_end, wall_end, '', '', ''
@@ -246,7 +268,7 @@ c as (
     select request_key, revision, 6, 'kv_transfer', '', p_first, o_first,
         'inferred first token after the prefill server was done', 'decode_engine',
         coalesce(e_worker, '')
-    from p where is_pd = 1 and o_first is not null
+    from p where is_pd = 1 and o_first is not null and o_is_token = 1
     union all
     select request_key, revision, 1, 'decode', '', o_first, coalesce(g_last, in_last),
         coalesce(g_last_src, ''), case when e_n > 0 and is_pd = 1 then 'decode_engine'

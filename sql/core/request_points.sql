@@ -31,6 +31,7 @@
 -- c_end: [unix ns] end of the client's call
 -- c_waiting: 1 if the client gave up a stream before any token came
 -- c_aborted: 1 if the client broke it off, which it may have done in the middle of an answer
+-- c_failed: 1 if a stream failed at the client, or lasted too long for it
 -- g_n: gateway and router legs
 -- g_recv: [unix ns] arrival at the outermost gateway
 -- g_end: [unix ns] end at the outermost gateway
@@ -137,6 +138,8 @@ w as (
         max(case when role = 'client' and status in ('aborted', 'timeout') and streaming = 1
             then 1 else 0 end) as c_gave_up,
         max(case when role = 'client' and status = 'aborted' then 1 else 0 end) as c_aborted,
+        max(case when role = 'client' and status in ('error', 'timeout') and streaming = 1
+            then 1 else 0 end) as c_failed,
         sum(case when role in ('gateway', 'router') then 1 else 0 end) as g_n,
         min(case when role in ('gateway', 'router') then recv_unix_ns end) as g_recv,
         max(case when role in ('gateway', 'router') then leg_end_unix_ns end) as g_end,
@@ -288,7 +291,7 @@ x as (
         coalesce(c_last_measured, c_last_any) as c_last,
         coalesce(c_last_measured_src, c_last_any_src) as c_last_src,
         c_end,
-        case when c_gave_up = 1 and c_first_any is null then 1 else 0 end as c_waiting, c_aborted,
+        case when c_gave_up = 1 and c_first_any is null then 1 else 0 end as c_waiting, c_aborted, c_failed,
         g_n, g_recv, g_end,
         -- what a router only infers is no token if the engine knows of none
         case when not (g_first_src like 'inferred%' and e_n > 0 and e_first is null)
@@ -346,7 +349,7 @@ o as (
     select
         request_key, revision, has_clock, is_pd, kv_bytes, wire_known, d_found,
         d_prefill_ns, p_prefill_ns, d_step_ns, d_wait_ns, c_n, c_intended, c_send, c_first,
-        c_first_src, c_kind, c_answer, c_last, c_last_src, c_end, c_waiting, c_aborted, g_n,
+        c_first_src, c_kind, c_answer, c_last, c_last_src, c_end, c_waiting, c_aborted, c_failed, g_n,
         g_recv, g_end, g_first, g_first_src, g_last, g_last_src, g_queued, kv_moved, p_moves, wire_told,
         loads, p_n, p_recv, p_queued, p_scheduled, p_first, p_end, p_queued_src,
         p_first_src, p_worker, e_n, s_n, e_recv, e_queued, e_scheduled, e_prefill_end,
@@ -381,7 +384,7 @@ select
         when o.d_prefill_ns < 4 * o.d_step_ns then 0
     end as d_again,
     o.c_n, o.c_intended, o.c_send, o.c_first, o.c_first_src, o.c_kind, o.c_answer, o.c_last,
-    o.c_last_src, o.c_end, o.c_waiting, o.c_aborted,
+    o.c_last_src, o.c_end, o.c_waiting, o.c_aborted, o.c_failed,
     o.g_n, o.g_recv, o.g_end, o.g_first, o.g_first_src, o.g_last, o.g_last_src, o.g_queued,
     o.kv_moved, o.wire_told, o.loads,
     o.p_n, o.p_recv, o.p_queued, o.p_scheduled, o.p_first, o.p_end, o.p_queued_src,
@@ -403,6 +406,7 @@ select
         when o.e_n > 0 and (o.c_n = 0 or o.c_send is not null)
             and o.s_n = 0 and o.e_bad = 0 and o.e_spread = 0 and o.e_incomplete = 0
             and o.g_queued is null and o.p_moves = 0 and o.loads = 0
+            and (o.is_pd = 0 or o.p_n > 0)
             and o.e_first is not null and o.e_last is not null
             and ((o.e_kv_start is null and (o.e_kv_end is null or o.wire_known = 1))
                 or (o.e_kv_end is not null and o.e_prefill_end is not null))

@@ -136,7 +136,8 @@ t as (
         case when p.c_intended is not null then 1 else 0 end as knows_client_wait,
         case when p.c_n > 0 and (p.g_recv is not null or p.p_recv is not null
             or p.e_recv is not null) then 1 else 0 end as knows_network,
-        case when p.e_n + p.p_n > 0 and (p.g_n > 0 or p.p_n > 0) then 1 else 0 end as knows_route,
+        case when (p.e_n > 0 and p.g_n > 0 and p.is_pd = 0) or p.p_n > 0 then 1 else 0 end
+            as knows_route,
         case when (p.e_recv is not null and p.e_queued is not null)
             or (p.p_recv is not null and p.p_queued is not null) then 1 else 0 end as knows_frontend,
         case when (p.is_pd = 0 and p.e_queued is not null and p.e_scheduled is not null)
@@ -146,7 +147,10 @@ t as (
             or (p.p_scheduled is not null and p.p_first is not null) then 1 else 0 end
             as knows_prefill,
         case when (p.is_pd = 1 and (p.p_first is not null or p.e_first is not null)
-                and not (p.p_first is null and p.kv_moved is not null))
+                and not (p.p_first is null and p.kv_moved is not null)
+                -- of a decode server that told nothing a gateway's first token may tell
+                and (p.e_n > 0 or (p.g_first is not null
+                    and (p.g_last is not null or p.g_first_src not like 'inferred%'))))
             or p.e_kv_start is not null or p.loads = 1 then 1 else 0 end as knows_kv,
         case when (p.e_first is not null and p.e_last is not null)
             or (p.e_n = 0 and p.c_first is not null and p.end_known = 1)

@@ -247,3 +247,87 @@ def test_a_decode_server_waiting_for_a_remote_prefill_is_not_a_transfer() -> Non
         "decode": 430,
         "unexplained": 0,
     }
+
+
+def _untraced_decode(*more: dict[str, Any], **gateway: Any) -> dict[str, Any]:
+    """A prefill server's leg below a gateway that ends at 1,000 ms; no decode server told a thing.
+
+    The gateway's first token is when the headers came, as a router infers it.
+    """
+    p = leg("prefill_engine", **{k: v * MS for k, v in _P.items()}, output_tokens=1, worker="p")
+    times = {"recv": 30 * MS, "leg_end": 1_000 * MS, "first_token_src": "inferred headers"}
+    return _record(leg("gateway", **(times | gateway)), p, *more)
+
+
+@pytest.mark.parametrize("headers", [None, 300, 990])
+def test_what_an_untraced_decode_server_did_is_no_transfer_and_no_routing(
+    headers: int | None,
+) -> None:
+    """Headers come before the first token of a stream, and after the last one otherwise."""
+    record = _untraced_decode(first_token=None if headers is None else headers * MS)
+    assert record["kv_transfer_ms"] is None
+    assert record["decode_ms"] is None
+    assert record["unexplained_ms"] == 1_000 - 202
+    assert record["route_ms"] == 10
+    assert record["e2e_ms"] == 970
+
+
+def test_a_first_token_that_a_gateway_saw_bounds_the_transfer() -> None:
+    record = _untraced_decode(first_token=300 * MS, first_token_src="reported ttft_ms")
+    assert record["kv_transfer_ms"] == 300 - 200
+    # and where it tells the last one too, it saw a stream, whatever its word for the first
+    record = _untraced_decode(first_token=300 * MS, last_token=900 * MS)
+    assert (record["kv_transfer_ms"], record["decode_ms"]) == (300 - 200, 600)
+    assert record["unexplained_ms"] == 0
+
+
+def test_a_client_of_an_untraced_decode_server_decodes_and_is_no_network() -> None:
+    client = _client(send=20 * MS, first_token=300 * MS, last_token=1_010 * MS, leg_end=1_010 * MS)
+    record = _untraced_decode(client)
+    assert record["decode_ms"] == 1_010 - 300
+    assert record["network_ms"] == 10
+    assert record["unexplained_ms"] == 300 - 202
+    assert record["kv_transfer_ms"] is None
+    # an early chunk without a token tells nothing
+    client = _client(send=20 * MS, first_token=100 * MS, last_token=1_010 * MS, leg_end=1_010 * MS)
+    assert _untraced_decode(client)["unexplained_ms"] == 1_010 - 202
+
+
+@pytest.mark.parametrize("status", ["ok", "error", "timeout"])
+def test_only_a_stream_that_failed_was_all_waiting(status: str) -> None:
+    """The answer to a call that is not streamed may have been on its way."""
+    client = leg("client", send=20 * MS, leg_end=1_010 * MS, status=status, streaming=0)
+    record = _untraced_decode(client)
+    assert record["kv_transfer_ms"] is None
+    assert record["unexplained_ms"] == 1_010 - 202
+
+
+def _untold_prefill(*more: dict[str, Any], **decode: Any) -> dict[str, Any]:
+    """A decode server's leg from 500 ms on; the prefill server before it told nothing."""
+    times = {"recv": 500, "first_token": 600, "last_token": 900, "leg_end": 900}
+    d = {k: v * MS for k, v in (times | decode).items()}
+    return _record(leg("decode_engine", **d, output_tokens=30, worker="d"), *more)
+
+
+@pytest.mark.parametrize("engine", [{}, {"queued": 510, "scheduled": 580}])
+def test_before_a_decode_server_whose_prefill_server_told_nothing(engine: dict[str, int]) -> None:
+    gateway = leg("gateway", recv=30 * MS, leg_end=910 * MS)
+    client = leg("client", send=0, last_token=920 * MS, leg_end=920 * MS)
+    for more, network in (([gateway], None), ([gateway, client], 30 + 10), ([client], 20)):
+        record = _untold_prefill(*more, **engine)
+        assert record["path"] == "sweep"
+        first = 0 if network == 20 else 30
+        transfer = 90 if engine else None
+        assert record["queue_or_prefill_ms"] == (500 if engine else 600) - first
+        assert record["kv_transfer_ms"] == (transfer or 0)
+        assert record["decode_ms"] == 300
+        assert record["network_ms"] == network
+        assert record["unexplained_ms"] == 0
+
+
+def test_a_decode_server_called_beside_the_prefill_server_was_routed_to() -> None:
+    """It tells when the KV cache had come and not since when: it was there before the prefill."""
+    gateway = leg("gateway", recv=0, leg_end=910 * MS)
+    record = _untold_prefill(gateway, recv=5, kv_end=590)
+    assert record["route_ms"] == 5
+    assert record["queue_or_prefill_ms"] == 600 - 5

@@ -95,3 +95,20 @@ def test_stages_without_their_root_are_counted_and_in_no_statistic(name: str) ->
     assert len(cut) >= 40
     (chain,) = [c for c in found.chains if c["source"] == "sglang"]
     assert chain["incomplete"] == len([r for r in cut if "sglang" in r["sources"].split(",")])
+
+
+def test_without_the_prefill_workers_span_nothing_before_the_decode_worker_is_routing() -> None:
+    def keep(_: str, span: dict[str, Any]) -> bool:
+        named = {a["key"]: a["value"].get("stringValue") for a in span.get("attributes", ())}
+        return bool(span["name"] != "handle_payload" or named["component"] != "prefill")
+
+    _, requests = _without("dynamo/pd_slow_kv.otlp.jsonl.gz", keep)
+    assert len(requests) == 40
+    for request in requests:
+        assert request["leg_roles"] == "gateway,router,decode_engine"
+        assert request["route_ms"] is None
+        assert request["kv_transfer_ms"] is None
+        # the frontend's own word of the first token; the router's queue is measured before it
+        before = request["queue_ms"] + request["queue_or_prefill_ms"]
+        assert before == pytest.approx(request["ttft_ms"])
+        assert request["unexplained_ms"] == pytest.approx(0)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 from statistics import median
 
 import pytest
 
-from tests.sources._recorded import Recorded, client, recorded, sound
+from tests.sources._recorded import DATA, Recorded, client, recorded, sound
 
 PD = ("pd_baseline", "pd_slow_kv", "pd_slow_kv_bootstrap")
 #: Bytes a token and bytes a second that the simulator was given.
@@ -103,3 +105,21 @@ def test_aggregated_records_know_no_transfer() -> None:
         assert request["kv_transfer_ms"] is None
         assert request["prefill_ms"] is None
         assert request["queue_or_prefill_ms"] > 0
+
+
+def test_without_an_estimate_what_follows_the_prefill_is_not_explained() -> None:
+    """Transfer and decode are in it: nothing tells them apart, and no router took that time."""
+    name = "dynamo/pd_slow_kv_bootstrap.request_trace.jsonl.gz"
+    found = recorded(name)
+    sound(found)
+    with gzip.open(DATA / name, "rt") as lines:
+        told = [json.loads(line) for line in lines]
+    records = {r["request_id"]: r for r in (t.get("event", t)["request"] for t in told)}
+    assert sorted(found.by_id()) == sorted(records)
+    for request_id, request in found.by_id().items():
+        record = records[request_id]
+        rest = record["total_time_ms"] - record["ttft_ms"]
+        assert request["unexplained_ms"] == pytest.approx(rest, abs=1e-3)
+        assert request["route_ms"] == pytest.approx(record["prefill_wait_time_ms"], abs=1e-3)
+        assert request["kv_transfer_ms"] is None
+        assert request["decode_ms"] is None
