@@ -330,6 +330,9 @@ x as (
         case
             when c_n > 0 then coalesce(c_last_measured, c_last_any, c_end, g_last, e_last, in_end,
                 g_end, coalesce(c_first_measured, c_first_any))
+            -- a gateway that passes the first token on when the engine was done ends no earlier
+            when e_n > 0 and g_last is null and e_first is not null
+                and g_first > coalesce(e_last, in_end, in_last) then g_first
             when e_n > 0 then coalesce(g_last, e_last, in_end, in_last)
             when p_n > 0 then coalesce(g_last, g_end, in_end, in_last)
             when g_n > 0 then coalesce(g_last, g_end)

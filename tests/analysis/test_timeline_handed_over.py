@@ -331,3 +331,23 @@ def test_a_decode_server_called_beside_the_prefill_server_was_routed_to() -> Non
     record = _untold_prefill(gateway, recv=5, kv_end=590)
     assert record["route_ms"] == 5
     assert record["queue_or_prefill_ms"] == 600 - 5
+
+
+@pytest.mark.parametrize("force_sweep", [False, True])
+def test_an_answer_does_not_end_before_a_gateway_passes_on_its_first_token(
+    force_sweep: bool,
+) -> None:
+    """Of a call that is not streamed the headers come after the engine's last token."""
+    p = leg("prefill_engine", **{k: v * MS for k, v in _P.items()}, output_tokens=1)
+    d_times = {"recv": 230, "queued": 231, "scheduled": 300, "first_token": 330}
+    d_times |= {"last_token": 900, "leg_end": 901}
+    d = leg("decode_engine", **{k: v * MS for k, v in d_times.items()}, output_tokens=30)
+    record = _record(
+        leg("gateway", recv=0, first_token=905 * MS, leg_end=907 * MS,
+            first_token_src="inferred headers"),
+        p, d, force_sweep=force_sweep,
+    )  # fmt: skip
+    assert (record["ttft_ms"], record["e2e_ms"]) == (905, 905)
+    assert record["decode_ms"] == 570
+    assert record["route_ms"] == 40 + 28 + 4
+    assert record["unexplained_ms"] == 0
