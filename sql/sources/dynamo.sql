@@ -5,6 +5,8 @@
 -- Dynamo sees tokens pass the frontend (`ttft_ms`) and nothing of what a worker's engine does: until
 -- the first token nothing tells queue from prefill, unless the engine's own spans lie below. Numbers
 -- are strings. Spans of housekeeping (probes, /metrics, KV queries between workers) are no requests.
+-- Other programs have spans of these names too: a frontend's tells a route that generates and a request
+-- id, a worker's its endpoint and which worker it is (or hangs below the router's).
 -- A wait for the router to choose a worker is a queue; a worker is `prefill` or not by the router's
 -- word (`phase` of route_request, `prefill_routing` of older releases), else by its component.
 -- Spans that were given back from logs are parts: they stand alone, or beside the spans themselves.
@@ -33,7 +35,9 @@ with d as (
             '$.component',
             '$.instance_id',
             '$."error.type"',
-            '$."cancellation.signal"'
+            '$."cancellation.signal"',
+            '$.method',
+            '$.busy_ns'
         ]) as a
     from spans as s
     where s.name in ('http-request', 'kv_router.schedule', 'handle_payload')
@@ -71,8 +75,13 @@ n as (
     left join routed as r on d.name = 'handle_payload'
         and d.trace_id = r.trace_id and d.parent_span_id = r.span_id
     where d.name = 'kv_router.schedule'
-        or (d.name = 'http-request' and a[1] like '/v1/%')
-        or (d.name = 'handle_payload' and coalesce(a[2], 'generate') = 'generate')
+        or (d.name = 'http-request' and coalesce(a[16], 'POST') = 'POST'
+            and rtrim(split_part(a[1], '?', 1), '/') in ('/v1/chat/completions', '/v1/completions',
+                '/v1/responses', '/v1/messages', '/generate')
+            and coalesce(a[4], a[3], a[17]) is not null)
+        or (d.name = 'handle_payload' and coalesce(a[2], 'generate') = 'generate'
+            and (r.phase is not null or (a[12] is not null and a[13] is not null)
+                or (a[2] is not null and coalesce(a[12], a[13]) is not null)))
 ),
 
 t as (

@@ -6,6 +6,8 @@
 -- scheduling, a queue. The sidecar's spans are siblings of the engines' (nothing injects its context),
 -- so they are parts of whatever request of the trace runs at that time; what they know of a prefill
 -- counts where no engine's own span is there, and holds that engine's queue.
+-- * Other gateways have a span gateway.request too: the scheduler's has its own spans below it, or
+--   attributes of its own.
 -- * true_ttft_ms is when the decode call began, and no token: it is not read.
 -- * A prefill that failed other than by the client's fault (not 4xx) is followed by a full prefill on
 --   the decode server: then nothing was handed over.
@@ -34,6 +36,13 @@ with s as (
         'llm_d.pd_proxy.prefill', 'llm_d.pd_proxy.decode') or s.name like 'llm_d.pd_proxy.POST %'
 ),
 
+-- what the scheduler did for a request
+own as (
+    select distinct trace_id, parent_span_id
+    from spans
+    where name = 'gateway.request_orchestration' or name like 'llm_d.%'
+),
+
 k as (
     select
         s.*,
@@ -45,6 +54,11 @@ k as (
         name = 'llm_d.pd_proxy.request' or name like 'llm_d.pd_proxy.POST %' as is_proxy,
         try_cast(a[8] as integer) as http_status
     from s
+    left join own as o on s.name = 'gateway.request'
+        and s.trace_id = o.trace_id and s.span_id = o.parent_span_id
+    where s.name <> 'gateway.request'
+        or (s.kind = 2 and (o.trace_id is not null or coalesce(a[4], a[5], a[6]) is not null
+            or s.attributes like '%"llm_d.%'))
 )
 
 select

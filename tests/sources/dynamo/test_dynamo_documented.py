@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.analysis import _captures as captures
-from tests.analysis._spans import Row, engine, span, table
+from tests.analysis._spans import Row, chat, engine, span, table
 
 RID = "5c773c97-2803-4720-afdd-60dcd3edecbf"
 
@@ -142,3 +142,61 @@ def test_a_cancelled_and_a_refused_request() -> None:
             "trace_id": "ab" * 16, "span_id": "cd" * 8},
     ]  # fmt: skip
     assert sorted(r["status"] for r in _records(spans)) == ["aborted", "error"]
+
+
+def _foreign(id: str, start: float, end: float, parent: str | None = None, **more: Any) -> Row:
+    """Another program's span of the name that Dynamo's worker uses."""
+    return span("handle_payload", id=id, start=start, end=end, parent=parent, **more)
+
+
+def test_another_programs_spans_are_no_requests() -> None:
+    """Their names are common words: attributes tell whose they are."""
+    alike: Row = {"service": "shop", "method": "POST"}
+    assert not _records([
+        _foreign("a", 0, 50), _foreign("b", 0, 50, kind=2, request_id="7"),
+        _foreign("c", 0, 50, kind=2, endpoint="generate"),
+        _foreign("d", 0, 50, kind=2, component="queue"),
+        _foreign("e", 0, 50, kind=2, component="queue", instance_id="1", endpoint="webhook"),
+        span("http-request", id="f", start=0, end=9, uri="/v1/users", request_id="7", **alike),
+        span("http-request", id="g", start=0, end=9, uri="/v1/completions", **alike),
+        span("http-request", id="h", start=0, end=9, uri="/v1/completionsx", request_id="7",
+             **alike),
+        # and Dynamo's own that generate nothing
+        _frontend(uri="/v1/models", method="GET") | {"span_id": "01" * 8},
+        _frontend(uri="/v1/responses", method="GET") | {"span_id": "02" * 8},
+    ])  # fmt: skip
+
+
+@pytest.mark.parametrize("uri", ["/v1/chat/completions", "/v1/completions/", "/v1/messages?beta=1"])
+def test_a_frontends_span_is_a_request_on_every_route_that_generates(uri: str) -> None:
+    (record,) = _records([_frontend(uri=uri, method="POST")])
+    assert (record["route"], record["ttft_ms"]) == (uri, pytest.approx(190))
+
+
+def test_a_worker_is_known_by_its_router_or_by_its_name() -> None:
+    """Without the endpoint, which all spans that were recorded have."""
+    for parent, values in (
+        ("r", {"endpoint": None, "instance_id": None}),
+        ("H", {"endpoint": None}),
+        ("H", {"component": None}),
+        ("H", {"instance_id": None}),
+    ):
+        (record,) = _records([
+            _frontend(), _route("r", 3, 398, "Aggregated"), _worker("w", 5, 399, parent, **values),
+        ])  # fmt: skip
+        assert record["leg_roles"] == "gateway,engine"
+        assert record["queue_or_prefill_ms"] == pytest.approx(190 - 5)
+
+
+def test_another_programs_spans_do_not_come_between_a_call_and_its_engine() -> None:
+    call: Row = {"gen_ai__request__id": "mine"}
+    for spans in (
+        # beside the engine, and around the call
+        [chat("c", 0, 300, **call), engine("v", 20, parent="c"), _foreign("h", 5, 8, "c")],
+        [_foreign("h", -20, 400, kind=2), chat("c", 0, 300, parent="h", **call),
+         engine("v", 20, parent="c")],
+    ):  # fmt: skip
+        (record,) = _records(spans)
+        assert record["leg_roles"] == "client,engine"
+        assert record["e2e_ms"] == pytest.approx(300)
+        assert record["ttft_ms"] == pytest.approx(20 + 2 + 10 + 40)

@@ -142,3 +142,25 @@ def test_a_prefill_that_ends_after_the_request_is_cut_off() -> None:
     record = _only([*_epp(), *_sidecar(prefill=(36, 500), decode=(36, 395))])
     assert record["e2e_ms"] == pytest.approx(395)
     assert record["queue_or_prefill_ms"] == pytest.approx(395 - 36)
+
+
+def test_another_gateways_request_is_none_of_the_schedulers() -> None:
+    other = span("gateway.request", id="gw", start=0, end=500, kind=2, http__route="/users")
+    assert not captures.records(captures.derived(table("spans", [other])))
+    # two calls below it are no attempts of one
+    calls = [chat("c", 10, 300, parent="gw"), engine("a", 20, parent="c"),
+             chat("d", 310, 600, parent="gw"), engine("b", 320, parent="d")]  # fmt: skip
+    found = captures.records(captures.derived(table("spans", [other, *calls])))
+    assert [r["leg_roles"] for r in found] == ["client,engine"] * 2
+    assert [r["attempt"] for r in found] == [1, 1]
+    # an internal span of that name is no server's
+    mine = span("gateway.request", id="gw", start=0, end=500, kind=1, gen_ai__request__id="r")
+    assert not captures.records(captures.derived(table("spans", [mine])))
+
+
+@pytest.mark.parametrize("key", ["gen_ai__request__id", "gen_ai__request__model", "target_model"])
+def test_the_schedulers_span_is_known_by_its_own_attributes_too(key: str) -> None:
+    named: Row = {key: "m"}
+    record = _only([span("gateway.request", id="gw", start=0, end=500, kind=2, **named)])
+    assert record["leg_roles"] == "gateway"
+    assert record["unexplained_ms"] == pytest.approx(500)
