@@ -1,13 +1,15 @@
 -- Phases that a source tells only as a whole, split by what other requests took: inferred, and in no
 -- phase, sum or verdict. Prefill is at most what the quickest of that size took, so waiting is at
--- least the rest. Of a transfer one part is there whatever the size (rendezvous, polls, the decode
--- server's first step); the rest is the moving of bytes, and what this one took longer than others.
+-- least the rest; not so where prefill and decode are apart: a transfer that was over before anybody
+-- saw the prefill worker's token is in the rest too. Of a transfer one part is there whatever the
+-- size (rendezvous, polls, the decode server's first step); the rest is the moving of bytes, and what
+-- this one took longer than others.
 -- grain: one row per usable request of which something is inferred.
 -- inputs: request_facts, request_costs, inferred_rules
 -- request_key: identity of the request
 -- queue_or_prefill_ms: [ms] the merged phase
 -- prefill_at_most_ms: [ms] prefill in it, NULL if not inferred
--- queue_at_least_ms: [ms] waiting in it, NULL if not inferred
+-- queue_at_least_ms: [ms] waiting in it, NULL if not inferred, or if a transfer may be in it
 -- kv_transfer_ms: [ms] the transfer
 -- kv_transfer_fixed_ms: [ms] what it takes whatever the size, NULL if not inferred
 -- kv_transfer_sized_ms: [ms] the rest of it, NULL if not inferred
@@ -17,6 +19,7 @@ with e as (
         f.queue_or_prefill_ms as queue_or_prefill_ms,
         case when f.queue_or_prefill_ms > 0 and f.prefill_ms is null
             then r.quick_fixed_ms + r.quick_token_ms * f.uncached_tokens end as quick_ms,
+        f.topology as topology,
         f.kv_transfer_ms as kv_transfer_ms,
         case when r.kv_requests > 0 and f.kv_transfer_ms > 0 and f.kv_transfer_wire_ms is null
             and c.kv_transfer_expected_ms is not null
@@ -40,7 +43,8 @@ select
     request_key,
     queue_or_prefill_ms,
     prefill_at_most_ms,
-    queue_or_prefill_ms - prefill_at_most_ms as queue_at_least_ms,
+    case when topology = 'aggregated' then queue_or_prefill_ms - prefill_at_most_ms end
+        as queue_at_least_ms,
     kv_transfer_ms,
     kv_transfer_fixed_ms,
     kv_transfer_ms - kv_transfer_fixed_ms as kv_transfer_sized_ms

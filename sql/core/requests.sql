@@ -76,7 +76,12 @@ l as (
         max(case when role in ('engine', 'decode_engine', 'prefill_engine') then input_tokens end)
             as e_input,
         max(input_tokens) as any_input,
-        max(case when cached_tokens between 0 and 1000000000000 then cached_tokens end) as cached_tokens,
+        -- a router tells what it expects to be cached, an engine what was
+        coalesce(
+            max(case when role in ('engine', 'decode_engine', 'prefill_engine')
+                and cached_tokens between 0 and 1000000000000 then cached_tokens end),
+            max(case when cached_tokens between 0 and 1000000000000 then cached_tokens end)
+        ) as cached_tokens,
         max(case when cache_write_tokens between 0 and 1000000000000 then cache_write_tokens end) as cache_write_tokens,
         case when sum(case when role in ('engine', 'decode_engine') then output_tokens end) is null
             or max(case when role not in ('engine', 'decode_engine', 'prefill_engine')

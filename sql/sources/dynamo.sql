@@ -10,7 +10,8 @@
 -- A wait for the router to choose a worker is a queue; a worker is `prefill` or not by the router's
 -- word (`phase` of route_request, `prefill_routing` of older releases), else by its component.
 -- Spans that were given back from logs are parts: they stand alone, or beside the spans themselves.
--- The worker's span outlives the answer by up to a millisecond, and the frontend's can outlive it.
+-- The worker's span outlives the answer by up to a millisecond, and the frontend's can outlive it
+-- by half a second: the last token passed when `avg_itl_ms` says, where that lies within the span.
 -- Times past the year 2200 are cut to it: they are set aside, and must not overflow on the way.
 with d as (
     select
@@ -37,7 +38,8 @@ with d as (
             '$."error.type"',
             '$."cancellation.signal"',
             '$.method',
-            '$.busy_ns'
+            '$.busy_ns',
+            '$.avg_itl_ms'
         ]) as a
     from spans as s
     where s.name in ('http-request', 'kv_router.schedule', 'handle_payload')
@@ -89,8 +91,19 @@ t as (
         n.*,
         -- within the call, or it is not believed
         case when name = 'http-request' and ttft_ms > 0 and ttft_ms <= wall_ms
-            then start_unix_ns + (round(ttft_ms * 1e6))::bigint end as first_ns
+            then start_unix_ns + (round(ttft_ms * 1e6))::bigint end as first_ns,
+        -- from the first to the last token, as the frontend counted the gaps
+        case when outcome in ('ok', 'aborted')
+            then ttft_ms + try_cast(a[18] as double) * (try_cast(a[7] as bigint) - 1) end as last_ms
     from n
+),
+
+u as (
+    select
+        t.*,
+        case when last_ms >= ttft_ms and last_ms <= wall_ms
+            then start_unix_ns + (round(last_ms * 1e6))::bigint end as told_ns
+    from t
 )
 
 select
@@ -136,11 +149,12 @@ select
     case when name = 'kv_router.schedule' then 'measured kv_router.schedule' end as scheduled_src,
     first_ns as first_token_unix_ns,
     case when first_ns is not null then 'reported ttft_ms' end as first_token_src,
-    case when first_ns is not null and outcome in ('ok', 'aborted') then end_unix_ns end
-        as last_token_unix_ns,
-    case when first_ns is not null and outcome in ('ok', 'aborted') then 'inferred span end' end
-        as last_token_src,
+    case when first_ns is not null and outcome in ('ok', 'aborted')
+        then coalesce(told_ns, end_unix_ns) end as last_token_unix_ns,
+    case when first_ns is not null and outcome in ('ok', 'aborted')
+        then case when told_ns is not null then 'reported avg_itl_ms' else 'inferred span end' end
+    end as last_token_src,
     case when name <> 'kv_router.schedule' then end_unix_ns end as leg_end_unix_ns,
     case when name <> 'kv_router.schedule' then 'measured span end' end as leg_end_src,
     ingested_unix_ns
-from t
+from u

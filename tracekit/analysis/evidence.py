@@ -100,6 +100,8 @@ def _merged_line(words: FindingWords, support: Support) -> Iterator[str]:
             f"inferred: at most {format_ms(prefill_ms)} of it is prefill (the quickest "
             f"{format_share(QUICKEST)} of {plural(rules['quick_requests'], 'request')} of that size"
             f" take so long), and about {format_ms(took_ms - prefill_ms)} a wait"
+            # a transfer that was over before anybody saw the prefill worker's token
+            + (", or a transfer" if words.disaggregated else "")
         )
 
 

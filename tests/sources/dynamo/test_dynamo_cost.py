@@ -58,6 +58,17 @@ def test_of_each_transfer_the_part_for_its_bytes(name: str, fixed_ms: float) -> 
     assert rows[0][1] == pytest.approx(fixed_ms, abs=3)
 
 
+@pytest.mark.trap("dynamo", 4)
+def test_what_the_prefill_workers_late_token_holds_is_not_called_waiting() -> None:
+    """152 ms before that token, where 22 ms is usual: most of the 104 ms transfer is in them."""
+    with tempfile.TemporaryDirectory() as folder:
+        with _session(Path(folder), "pd_slow_kv") as session:
+            merged, _ = inferred_lines(request_detail(session, "pd_slow_kv-0012").inferred)
+    assert merged.startswith("inferred from the quickest requests of its size: of 152 ms queue")
+    assert merged.endswith("ms is prefill and the rest waiting, or a transfer that came before "
+                           "its token")  # fmt: skip
+
+
 def test_one_requests_page_tells_the_inferred_parts() -> None:
     """Request 5 has 625 prompt tokens: 204.8 ms on the wire."""
     with tempfile.TemporaryDirectory() as folder:

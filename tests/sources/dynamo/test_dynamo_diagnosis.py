@@ -6,6 +6,8 @@ import re
 import tempfile
 from pathlib import Path
 
+import pytest
+
 from tests.sources._recorded import DATA
 from tracekit.analysis.diagnose import diagnose
 from tracekit.analysis.diagnosis import Diagnosis
@@ -23,6 +25,7 @@ def _diagnosis(*names: str) -> Diagnosis:
             return diagnose(session, parse_slo("ttft=150ms"))
 
 
+@pytest.mark.trap("dynamo", 1)
 def test_an_overloaded_engine_is_not_called_prefill() -> None:
     """Its queue is 1.4 s of TTFT: merged with prefill, and what would split it is named."""
     found = _diagnosis("overload_engine_queue.otlp.jsonl.gz")

@@ -112,6 +112,7 @@ def test_spans_of_older_releases() -> None:
     assert record["leg_roles"] == "gateway,prefill_engine,decode_engine"
 
 
+@pytest.mark.trap("dynamo", 6)
 def test_housekeeping_is_no_request() -> None:
     """Trap 6: queries between workers, probes and /metrics."""
     assert not _records([
@@ -121,6 +122,7 @@ def test_housekeeping_is_no_request() -> None:
     ])  # fmt: skip
 
 
+@pytest.mark.trap("dynamo", 1)
 def test_a_wait_for_the_router_is_queue() -> None:
     """Trap 1's other half: an overloaded router, S 669 of a wait of 672 ms."""
     (record,) = _records([
@@ -133,6 +135,48 @@ def test_a_wait_for_the_router_is_queue() -> None:
     ])  # fmt: skip
     assert record["queue_ms"] == pytest.approx(669)
     assert record["queue_or_prefill_ms"] == pytest.approx(720 - 675)
+
+
+@pytest.mark.trap("dynamo", 5)
+def test_spans_that_end_after_the_one_they_hang_on_lose_nothing() -> None:
+    """A worker's span ends up to 1 ms after its parent's, a parent's 100 ms after its child's."""
+    (record,) = _records([
+        _frontend(end=500, avg_itl_ms="10.3"), _route("r", 3, 398, "Aggregated"),
+        _worker("w", 5, 399, "r"),
+    ])  # fmt: skip
+    assert record["quarantine_reason"] is None
+    assert record["leg_roles"] == "gateway,engine"
+    # the last of 21 tokens is 20 gaps after the first
+    assert record["decode_ms"] == pytest.approx(20 * 10.3)
+    assert record["e2e_ms"] == pytest.approx(190 + 20 * 10.3)
+
+
+@pytest.mark.parametrize("gaps", ["", "nan", "-1", "20", "1e300", "[1]"])
+def test_gaps_that_do_not_fit_the_span_tell_no_last_token(gaps: str) -> None:
+    (record,) = _records([_frontend(avg_itl_ms=gaps), _worker("w", 5, 399, "H")])
+    assert record["e2e_ms"] == pytest.approx(400)
+
+
+def _trace_record(**more: Any) -> Row:
+    values: Row = {
+        "request_id": RID, "input_tokens": 80, "output_tokens": 21, "cached_tokens": 64,
+        "prefill_wait_time_ms": 5.0, "ttft_ms": 190.0, "total_time_ms": 400.0,
+    }  # fmt: skip
+    return span("dynamo.request.trace.v1", id="rec", trace_name="rec", start=0, end=400,
+                scope="tracekit.import.dynamo-request-trace", **(values | more))  # fmt: skip
+
+
+@pytest.mark.trap("dynamo", 8)
+def test_cached_tokens_are_the_engines_where_it_tells_them() -> None:
+    """The router expected 64 cached tokens; the engine had evicted them and computed all 80."""
+    own = engine("v", 6, parent="w", queue=120, prefill=50, decode=190, tokens=(80, 21),
+                 gen_ai__usage__cached_tokens=0)  # fmt: skip
+    spans = [_frontend(), _route("r", 3, 398, "Aggregated"), _worker("w", 5, 399, "r")]
+    (predicted,) = _records([*spans, _trace_record()])
+    assert predicted["cached_tokens"] == 64
+    (record,) = _records([*spans, _trace_record(), own])
+    assert record["sources"] == "dynamo,dynamo_trace,vllm"
+    assert record["cached_tokens"] == 0
 
 
 def test_a_cancelled_and_a_refused_request() -> None:

@@ -79,6 +79,7 @@ def test_a_rendezvous_costs_a_fixed_time_beside_its_bytes() -> None:
         "dynamo", "pd_slow_kv_bootstrap"))  # fmt: skip
 
 
+@pytest.mark.trap("dynamo", 2)
 def test_records_alone_are_requests() -> None:
     """Without spans: arrival, the merged time before the prefill worker's token, the rest."""
     found = recorded("dynamo/pd_slow_kv.request_trace.jsonl.gz")
@@ -88,16 +89,41 @@ def test_records_alone_are_requests() -> None:
     for request in found.requests:
         assert request["queue_or_prefill_ms"] > 0
         assert request["decode_ms"] > 0
-    # trap 4: where the worker's token and its end arrive together, the transfer is in the former
     assert median(r["kv_transfer_ms"] for r in found.requests) > 100
 
 
+@pytest.mark.trap("dynamo", 4)
+@pytest.mark.parametrize("spans", [True, False])
+def test_a_transfer_within_the_prefill_workers_time_is_no_prefill(spans: bool) -> None:
+    """Three tokens of that worker were seen 120 ms late, when its bytes had moved or nearly so."""
+    name = "pd_slow_kv"
+    found = (_both(name) if spans else recorded(f"dynamo/{name}.request_trace.jsonl.gz")).requests
+    by_input = {(r["input_tokens"], r["output_tokens"]): r for r in found}
+    slow = [c for c in client("dynamo", name) if c["timing"]["prefill_time_ms"] > 100]
+    assert sorted(c["request_id"][-2:] for c in slow) == ["10", "11", "12"]
+    for call in slow:
+        request = by_input[call["prompt_tokens"], call["completion_tokens"]]
+        # the simulator's transfer took longer than what is left after that token
+        truth = _truth_ms(name, call["prompt_tokens"])
+        assert request["kv_transfer_ms"] < truth
+        # so the time before it is queue, prefill or transfer: merged, and no prefill of 150 ms
+        assert request["prefill_ms"] is None
+        assert request["queue_ms"] is None or request["queue_ms"] < 1
+        together = request["queue_or_prefill_ms"] + request["kv_transfer_ms"]
+        assert together > truth
+        timing = call["timing"]
+        told = timing["prefill_time_ms"] + timing["kv_transfer_estimated_latency_ms"]
+        assert together == pytest.approx(told, abs=2)
+
+
+@pytest.mark.trap("dynamo", 3)
 def test_without_an_estimate_the_first_token_is_not_known() -> None:
     found = recorded("dynamo/pd_slow_kv_bootstrap.request_trace.jsonl.gz")
     assert all(r["ttft_ms"] is None for r in found.requests)
     assert all(r["kv_transfer_ms"] is None or r["kv_transfer_ms"] == 0 for r in found.requests)
 
 
+@pytest.mark.trap("dynamo", 1)
 def test_aggregated_records_know_no_transfer() -> None:
     found = recorded("dynamo/overload_engine_queue.request_trace.jsonl.gz")
     assert len(found.requests) == 80

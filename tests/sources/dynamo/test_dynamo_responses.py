@@ -28,6 +28,7 @@ def _found(name: str) -> Recorded:
 
 
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.trap("dynamo", 1)
 def test_every_call_is_a_sound_request(name: str) -> None:
     found = _found(name)
     sound(found)
@@ -47,6 +48,7 @@ def test_every_call_is_a_sound_request(name: str) -> None:
         assert request["ttft_ms"] == pytest.approx(call["ttft_ms"], abs=0.001)
 
 
+@pytest.mark.trap("dynamo", 2)
 def test_a_transfer_in_sequence_is_what_the_simulator_was_told() -> None:
     """Trap 2: ttft_ms is the prefill worker's (29 ms), the client's is 194 ms."""
     found = _found("pd_slow_kv")
@@ -63,6 +65,7 @@ def test_a_transfer_in_sequence_is_what_the_simulator_was_told() -> None:
     assert 0 < median(late) < 0.15
 
 
+@pytest.mark.trap("dynamo", 3)
 def test_an_estimate_of_zero_is_no_transfer_of_zero() -> None:
     """Trap 3: all 40 say 0.0, where 72-205 ms were spent."""
     found = _found("pd_slow_kv_bootstrap")

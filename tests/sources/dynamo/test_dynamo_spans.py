@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from statistics import median
 
 import pytest
@@ -17,6 +19,7 @@ def _scenario(name: str):  # type: ignore[no-untyped-def]
 
 
 @pytest.mark.parametrize("name", [*AGGREGATED, *PD])
+@pytest.mark.trap("dynamo", 6)
 def test_every_call_is_one_request_and_housekeeping_is_none(name: str) -> None:
     found, calls = _scenario(name), client("dynamo", name)
     assert sorted(found.by_id()) == sorted(c["request_id"] for c in calls)
@@ -28,6 +31,58 @@ def test_every_call_is_one_request_and_housekeeping_is_none(name: str) -> None:
         request = found.by_id()[call["request_id"]]
         assert request["input_tokens"] == call["prompt_tokens"]
         assert request["output_tokens"] == call["completion_tokens"]
+
+
+@pytest.mark.trap("dynamo", 5)
+@pytest.mark.parametrize("name", [*AGGREGATED, *PD])
+def test_the_end_is_the_last_token_and_neither_spans_end(name: str) -> None:
+    """The frontend's span ended up to 462 ms after the client's last token, workers' 0.4 ms later.
+
+    A starved machine gives the client its token late, never early.
+    """
+    found = _scenario(name).by_id()
+    late_ms = []
+    for call in client("dynamo", name):
+        request = found[call["request_id"]]
+        assert request["quarantine_reason"] is None
+        last_ms = (request["end_unix_ns"] - call["start_unix_ns"]) / 1e6
+        late_ms.append(call["last_token_ms"] - last_ms)
+    assert min(late_ms) > 0
+    assert median(late_ms) < 2
+    assert max(late_ms) < 60
+
+
+@pytest.mark.trap("dynamo", 9)
+def test_a_frontend_that_begins_long_after_the_client_sent_is_the_same_call(
+    tmp_path: Path,
+) -> None:
+    """Up to 141 ms lie between; they are on the way, and neither lost nor a clock's fault."""
+    calls = client("dynamo", "pd_baseline")
+    rows = [
+        {
+            "request_id": c["request_id"],
+            "start_unix_ns": c["start_unix_ns"],
+            "ttft_ms": c["first_token_ms"],
+            "e2e_ms": c["last_token_ms"],
+        }
+        for c in calls
+    ]
+    log = tmp_path / "calls.jsonl"
+    log.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = recorded("dynamo/pd_baseline.otlp.jsonl.gz", str(log))
+    sound(found)
+    assert sorted(found.by_id()) == sorted(c["request_id"] for c in calls)
+    assert found.count(quarantine_reason=None, status="ok") == len(calls)
+    alone = _scenario("pd_baseline").by_id()
+    apart = []
+    for call in calls:
+        request = found.by_id()[call["request_id"]]
+        assert request["leg_roles"].startswith("client,gateway,")
+        assert request["ttft_ms"] == pytest.approx(call["first_token_ms"])
+        at = alone[call["request_id"]]["start_unix_ns"] - call["start_unix_ns"]
+        apart.append(at / 1e6)
+        assert request["network_ms"] > at / 1e6 - 1
+    assert max(apart) == pytest.approx(141, abs=1)
 
 
 @pytest.mark.parametrize("name", [*AGGREGATED, *PD])
@@ -44,6 +99,7 @@ def test_ttft_is_the_clients_within_the_noise(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", AGGREGATED)
+@pytest.mark.trap("dynamo", 1)
 def test_engine_queueing_is_not_called_prefill(name: str) -> None:
     """Trap 1: Dynamo alone cannot tell the engine's queue from its prefill."""
     requests = _scenario(name).requests

@@ -1,0 +1,60 @@
+"""What other systems emit that means something else than it seems, and that each has a test.
+
+A test that fails when tracekit takes such a thing at its word is marked
+``@pytest.mark.trap("dynamo", 3)``. The marks are read from the source of the tests, so that this
+file needs nothing collected beside it.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+TESTS: Final = Path(__file__).parents[1]
+
+#: System -> what its traps are, counted from 1.
+TRAPS: Final = {
+    "dynamo": (
+        "prefill_time holds the engine's queue",
+        "under P/D timing.ttft_ms is the prefill worker's token, not the client's",
+        "a transfer estimate of 0.0 (bootstrap) stands for unknown",
+        "prefill_time holds the transfer where the token comes with the stream's end",
+        "a worker's span ends after its parent; a frontend's long after the last token",
+        "housekeeping has spans of the same names",
+        "latency_ms of `http response sent` lasts to the headers",
+        "cached_tokens is the router's prediction, not the engine's count",
+        "http-request begins up to 141 ms after the client sent",
+    ),
+}  # fmt: skip
+
+
+def _marks(path: Path) -> Iterator[tuple[object, ...]]:
+    """Arguments of the trap marks of a file's tests."""
+    text = path.read_text(encoding="utf-8")
+    for node in ast.walk(ast.parse(text)) if "mark.trap(" in text else ():
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+            for mark in node.decorator_list:
+                if isinstance(mark, ast.Call) and ast.unparse(mark.func) == "pytest.mark.trap":
+                    yield tuple(ast.literal_eval(argument) for argument in mark.args)
+
+
+@cache
+def _marked() -> frozenset[tuple[object, ...]]:
+    return frozenset(mark for path in TESTS.rglob("test_*.py") for mark in _marks(path))
+
+
+NUMBERED: Final = [(s, n) for s, told in TRAPS.items() for n in range(1, len(told) + 1)]
+
+
+@pytest.mark.parametrize(("system", "number"), NUMBERED)
+def test_a_trap_has_a_test(system: str, number: int) -> None:
+    assert (system, number) in _marked(), f"no test of: {TRAPS[system][number - 1]}"
+
+
+def test_marks_name_traps_of_the_list() -> None:
+    assert _marked() - set(NUMBERED) == set()
