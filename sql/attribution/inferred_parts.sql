@@ -31,7 +31,10 @@ with e as (
 
 p as (
     select
-        e.*,
+        e.request_key as request_key,
+        e.topology as topology,
+        e.queue_or_prefill_ms as queue_or_prefill_ms,
+        e.kv_transfer_ms as kv_transfer_ms,
         case when quick_ms > queue_or_prefill_ms then queue_or_prefill_ms
              when quick_ms > 0 then quick_ms end as prefill_at_most_ms,
         case when fixed_ms > kv_transfer_ms then kv_transfer_ms
