@@ -19,6 +19,8 @@ with s as (
         string_agg(distinct concat_ws(' ', scope_name, nullif(scope_version, '')), ', ') as scopes,
         max(ingested_unix_ns) as last_ingested_unix_ns
     from spans
+    -- those are tracekit's own notes
+    where coalesce(scope_name, '') <> 'tracekit.join'
     group by 1
 ),
 
@@ -31,7 +33,7 @@ l as (
         string_agg(distinct nullif(concat_ws(' ', engine, engine_version), ''), ', ') as engines,
         string_agg(distinct role, ', ' order by role) as roles
     from legs
-    where span_id is not null
+    where span_id is not null and source <> 'tracekit_join'
     group by 1
 )
 

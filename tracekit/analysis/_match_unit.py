@@ -47,6 +47,8 @@ class LegFacts(NamedTuple):
     is_part: int = 0
     #: what a prefill and a decode server share of one request, where the source says
     pair_id: str | None = None
+    #: how sure the join is that a link stands for
+    likeness: float | None = None
 
 
 class Assignment(NamedTuple):
@@ -90,6 +92,8 @@ class Unit:
     #: spans that tell a part of it
     parts: list[LegFacts] = field(default_factory=list)
     logs: list[LegFacts] = field(default_factory=list)
+    #: joins by likeness that were written down for it
+    links: list[LegFacts] = field(default_factory=list)
     score: float = 1.0
     attempt: int = 1
     superseded: bool = False
@@ -129,6 +133,11 @@ class Unit:
         head = [self.prefill] if self.prefill else []
         return [*self.logs, *self.calls, *head, *self.engines, *self.phases, *self.parts]
 
+    @property
+    def servers(self) -> list[LegFacts]:
+        """Its engine legs, that of a prefill server too."""
+        return [*self.engines, *([self.prefill] if self.prefill else [])]
+
     def tell_with(self, other: Unit) -> None:
         """Take over what tells parts and phases of the engine legs of ``other``."""
         self.phases.extend(other.phases)
@@ -138,7 +147,7 @@ class Unit:
     def absorb(self, other: Unit, *, score: float = 1.0) -> None:
         """Take over the legs of ``other``, of which only one may have a prefill leg."""
         self.prefill = self.prefill or other.prefill
-        for name in ("engines", "calls", "logs"):
+        for name in ("engines", "calls", "logs", "links"):
             getattr(self, name).extend(getattr(other, name))
         self.tell_with(other)
         self.depth_of.update(other.depth_of)

@@ -32,7 +32,12 @@ DERIVED: Final = ("legs", "phases", "token_gaps", "requests")
 _ADDED: Final = frozenset({"request_key", "revision", "match_score", "clock_offset_ns", "date"})
 
 #: What sources tell the matching alone, and its type.
-_MATCHED: Final = {"choices": "integer", "is_part": "integer", "pair_id": "varchar"}
+_MATCHED: Final = {
+    "choices": "integer",
+    "is_part": "integer",
+    "pair_id": "varchar",
+    "likeness": "double",
+}
 
 #: Year 2200: what is dated later is no time. Far below the end of BIGINT, so that sums fit.
 LATEST_UNIX_NS: Final = 7_258_118_400_000_000_000
@@ -163,7 +168,7 @@ def leg_facts(con: duckdb.DuckDBPyConnection) -> list[LegFacts]:
                 scheduled_unix_ns) as end_ns,
             has_clock, (status in ('error', 'aborted', 'timeout'))::integer as failed, attempt,
             (first_token_unix_ns is not null)::integer as answered, choices,
-            coalesce(is_part, 0) as is_part, pair_id
+            coalesce(is_part, 0) as is_part, pair_id, likeness
         from leg_rows
         """,
     )

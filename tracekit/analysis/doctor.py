@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tracekit.analysis import sqlfiles
 from tracekit.analysis.doctor_chains import Remark, Row, chain_remarks
+from tracekit.analysis.likely import propose
 from tracekit.analysis.swapped import Swapped, looks_swapped
 from tracekit.analysis.systems import turn_on
 from tracekit.words import plural as _n
@@ -86,6 +87,7 @@ def health(session: Session) -> Health:
         *_arrival_remarks(arrivals, services, now),
         *(_silent_remark(r) for r in _rows(session, "silent_services")),
         *_join_remarks(joins),
+        *_likeness_remarks(session, joins),
         *(remark for row in engines for remark in _engine_remarks(row)),
         *(remark for row in chains for remark in chain_remarks(row)),
         *_clock_remarks(clocks, *_clipped(session)),
@@ -246,6 +248,21 @@ def _join_remarks(joins: Row) -> Iterator[Remark]:
             f"{_n(joins['without_clock'], 'request')} without a start time: no windows, no "
             "queueing over time, no interference for them",
             "add start_unix_ns to the log",
+        )
+
+
+def _likeness_remarks(session: Session, joins: Row) -> Iterator[Remark]:
+    if not (joins["client_only"] and joins["server_only"]):
+        return
+    pairs = len(propose(session).pairs)
+    if pairs:
+        yield Remark(
+            "note",
+            "joins",
+            f"{pairs:,} of {_n(joins['client_only'], 'call')} without an engine and "
+            f"{_n(joins['server_only'], 'request')} of engines without a client are alike in time "
+            "and token counts, each with one other only",
+            "`tracekit join` lists them, and joins them with --write",
         )
 
 

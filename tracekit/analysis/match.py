@@ -15,6 +15,8 @@ Pure Python over small tuples; reads no tables and writes none. The rules, in or
 3. Across traces, units join by normalised request id where times and token counts agree, by the
    id of a prefill/decode pair, and parts by the request id they name.
 4. A log row that names the trace or request id of a traced call is its client leg.
+5. A call and an engine's request that found no counterpart so join where somebody had a likeness
+   in time and token counts written down.
 
 A trace id alone never merges two calls.
 """
@@ -26,6 +28,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Final
 
+from tracekit.analysis._match_links import LINKS, join_links
 from tracekit.analysis._match_logs import join_logs, told_attempts
 from tracekit.analysis._match_pairs import join_told_pairs
 from tracekit.analysis._match_parts import join_far_parts, role_of_part, serve_by_parts
@@ -169,6 +172,8 @@ def _emit(unit: Unit) -> tuple[list[Assignment], Group]:
     if unit.parts:
         told = {leg.leg_id: role for leg, role in roles}
         roles.extend((leg, role_of_part(leg, unit, told)) for leg in unit.parts)
+    told_roles = frozenset([role for _, role in roles])
+    roles.extend((leg, leg.role) for leg in unit.links)
     first_ns, own_ns = unit.first_start_ns, unit.attempt_start_ns
     if first_ns is not None:
         if all(leg.has_clock for leg, _ in roles) and any(role == "client" for _, role in roles):
@@ -183,7 +188,7 @@ def _emit(unit: Unit) -> tuple[list[Assignment], Group]:
         attempt_start_ns=own_ns,
         choices=_choices(unit, roles),
         legs_count=len(roles),
-        leg_roles=_joined(frozenset([role for _, role in roles])),
+        leg_roles=_joined(told_roles),
         sources=_joined(frozenset([leg.source for leg, _ in roles])),
         match_score=score,
         is_partial=int(unit.is_partial),
@@ -247,6 +252,9 @@ def match(
     log legs exactly once; the result does not depend on the order of ``legs``.
     """
     legs = list(legs)
+    links = [leg for leg in legs if leg.source == LINKS]
+    if links:
+        legs = [leg for leg in legs if leg.source != LINKS]
     logs = [leg for leg in legs if leg.source == "request_log"]
     units: list[Unit] = []
     for trace_id, members in _by_trace(legs).items():
@@ -275,6 +283,8 @@ def match(
         units = join_logs(logs, units)
     if any(leg.attempt is not None for leg in legs):
         told_attempts(units)
+    if links:
+        units = join_links(links, units)
     assignments: list[Assignment] = []
     groups: list[Group] = []
     for unit in units:

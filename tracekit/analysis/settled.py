@@ -170,7 +170,11 @@ _SOUGHT: Final = ("sought_traces", "sought_ids")
 _HIT: Final = """
     (l.trace_id in (from sought_traces) or l.norm_request_id in (from sought_ids)
         -- sent or imported once more, long after it settled
-        or l.leg_id in (select leg_id from new_legs))
+        or l.leg_id in (select leg_id from new_legs)
+        -- a link names a leg by its id; either may be the late one
+        or l.leg_id in (
+            select norm_request_id from new_legs where source = 'tracekit_join')
+        or (l.source = 'tracekit_join' and l.norm_request_id in (select leg_id from new_legs)))
 """
 
 _RELATED: Final = "l.leg_id, l.request_key, l.revision, l.trace_id, l.norm_request_id, l.source"
@@ -337,13 +341,15 @@ def count_new_legs(con: duckdb.DuckDBPyConnection) -> None:
             or trace_id in (select trace_id from leg_rows where trace_id is not null)
             or norm_request_id in (
                 select norm_request_id from leg_rows where norm_request_id is not null)
+            or leg_id in (select norm_request_id from leg_rows where source = 'tracekit_join')
+            or (source = 'tracekit_join' and norm_request_id in (select leg_id from leg_rows))
         """,
     )
     run(
         con,
         """
         create or replace temp table new_legs as
-        select leg_id, trace_id, norm_request_id, ingested_unix_ns,
+        select leg_id, trace_id, norm_request_id, source, ingested_unix_ns,
             case when has_clock = 1 then
                 coalesce(send_unix_ns, recv_unix_ns, queued_unix_ns, scheduled_unix_ns,
                     first_token_unix_ns, leg_end_unix_ns)

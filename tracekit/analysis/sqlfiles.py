@@ -21,6 +21,7 @@ SOURCES: Final[tuple[str, ...]] = (
     "http_call",
     "tracekit_phase",
     "request_log",
+    "tracekit_join",
     "dynamo",
     "dynamo_trace",
     "llama_cpp_log",

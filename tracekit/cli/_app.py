@@ -22,6 +22,7 @@ from tracekit.cli import (
     _diagnose,
     _doctor,
     _import,
+    _join,
     _requests,
     _show,
     _sql,
@@ -64,6 +65,7 @@ def _main(
 app.command("demo")(_demo.demo)
 app.command("collect")(_collect.collect)
 app.command("import")(_import.import_command)
+app.command("join")(_join.join)
 app.command("requests")(_requests.requests)
 app.command("show")(_show.show)
 app.command("table")(_table.table)
