@@ -180,7 +180,7 @@ def test_inputs_are_defined_before(name: str) -> None:
         "bins", "arrival_rules", "arrival_times", "load_rules", "time_bins", "worker_samples",
         "pressure_rules", "pressure_times", "contention", "worker_slices", "slice_rules",
         "transfer_costs", "cache_due", "usual_hits", "prompt_kinds", "judged",
-        "speculation", "after_idle",
+        "speculation", "after_idle", "inferred_rules",
     }  # fmt: skip
     inputs = {i.strip() for i in load("attribution", name).inputs.split(",")}
     before = set(ATTRIBUTION[: ATTRIBUTION.index(name)])

@@ -32,12 +32,15 @@ _CLOCKS_APART_NS: Final = 10_000_000_000
 
 
 def merge_sequences(engines: Sequence[LegFacts]) -> list[Unit]:
-    """Engine legs → units: the n sequences of one call are one unit."""
-    groups: dict[tuple[str | None, str | None, str], list[Unit]] = defaultdict(list)
+    """Engine legs → units: the n sequences of one call are one unit.
+
+    Two calls do not arrive in the same microsecond: what is above such legs need not be one span.
+    """
+    groups: dict[tuple[str, str], list[Unit]] = defaultdict(list)
     units: list[Unit] = []
     for leg in sorted(engines, key=lambda e: (e.start_ns or 0, e.leg_id)):
         if leg.norm_request_id:
-            key = (leg.norm_request_id, leg.parent_span_id, leg.instance)
+            key = (leg.norm_request_id, leg.instance)
             for unit in groups[key]:
                 first = unit.engines[0]
                 if abs(

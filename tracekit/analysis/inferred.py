@@ -16,6 +16,7 @@ import duckdb
 import numpy as np
 import pyarrow as pa
 
+from tracekit.analysis._arrow import arrow_table, numpy_column
 from tracekit.analysis.quantile import quantile_fit
 
 #: The quickest share that is taken for not having waited.
@@ -51,12 +52,12 @@ def inferred_rules(con: duckdb.DuckDBPyConnection) -> pa.Table:
     ((kv_requests, small, large),) = sizes
     told = kv_requests >= _ROWS_MIN and large >= _SPREAD_MIN * small
     row = {
-        "quick_fixed_ms": quick_fixed_ms,
-        "quick_token_ms": quick_token_ms,
-        "quick_requests": quick_requests,
-        "kv_requests": kv_requests if told else None,
+        "quick_fixed_ms": [quick_fixed_ms],
+        "quick_token_ms": [quick_token_ms],
+        "quick_requests": [quick_requests],
+        "kv_requests": [kv_requests if told else None],
     }
-    return pa.Table.from_pylist([row], schema=_SCHEMA)
+    return arrow_table(row, _SCHEMA)
 
 
 def _quick_prefill(con: duckdb.DuckDBPyConnection) -> tuple[float, float, int] | None:
@@ -71,8 +72,8 @@ def _quick_prefill(con: duckdb.DuckDBPyConnection) -> tuple[float, float, int] |
     ).to_arrow_table()
     if table.num_rows < _ROWS_MIN:
         return None
-    tokens = table.column(0).to_numpy().astype(np.float64)
-    took_ms = table.column(1).to_numpy().astype(np.float64)
+    tokens = numpy_column(table.column(0)).astype(np.float64)
+    took_ms = numpy_column(table.column(1)).astype(np.float64)
     features = np.column_stack([np.ones(len(tokens)), tokens])
     try:
         fixed_ms, token_ms = quantile_fit(features, took_ms, tau=QUICKEST)
