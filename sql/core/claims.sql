@@ -60,7 +60,7 @@ e as (
             and (p.kv_moved is null or l.queued_unix_ns < p.kv_moved) then 1 else 0 end as is_kv_wait,
         case when l.kv_start_src like 'measured%' and l.kv_end_src like 'measured%'
             then 1 else 0 end as is_wire,
-        p.p_first, p.wire_told, p.e_at,
+        p.p_first, p.wire_told, p.e_at, coalesce(p.kv_moved, p.e_first) as d_moved,
         case when l.role = 'decode_engine' then p.d_again end as d_again
     from legs as l
     join p on l.request_key = p.request_key and l.revision = p.revision
@@ -154,10 +154,10 @@ c as (
         kv_start, kv_end, kv_src, role, worker
     from e where role <> 'prefill_engine' or is_wire = 1
     union all
-    -- a prefill server that polls sees the end of a transfer late
+    -- a prefill server that polls sees the end of a transfer late: not after its decode server did
     select request_key, revision, 6, 'kv_transfer',
         case when wire_told = 1 then 'kv_transfer.wait' else '' end,
-        kv_start, kv_end, kv_src, role, worker
+        kv_start, case when d_moved < kv_end then d_moved else kv_end end, kv_src, role, worker
     from e where role = 'prefill_engine' and is_wire = 0
     union all
     -- a decode server that tells only when the KV cache had come: what follows the remote prefill is

@@ -380,6 +380,7 @@ def test_sglang_times_out_of_order_tell_no_phase() -> None:
     assert row["e2e_ms"] == 4000.0
 
 
+@pytest.mark.trap("sglang", 12)
 def test_sglang_first_token_that_is_the_end_is_none() -> None:
     """Trap 12: a decode server without streaming tells its total as the first token's time."""
     row = _one({"meta_info": SGLANG | {"first_token_latency": 4.0}, "stream": True})
@@ -390,6 +391,17 @@ def test_sglang_first_token_that_is_the_end_is_none() -> None:
 def test_sglang_without_metrics_knows_its_queue_time_only() -> None:
     little = {n: SGLANG[n] for n in ("request_received_ts", "e2e_latency", "queue_time")}
     assert _one({"meta_info": little})["queue_ms"] == 125.0
+
+
+@pytest.mark.trap("sglang", 5)
+def test_sglang_queue_time_of_a_retracted_request_holds_later_waits_too() -> None:
+    little = {n: SGLANG[n] for n in ("request_received_ts", "e2e_latency", "queue_time")}
+    row = _one({"meta_info": {**little, "num_retractions": 1}})
+    assert row["preemptions"] == 1
+    assert "queue_ms" not in row
+    # the first forward is the first also then
+    whole = _one({"meta_info": {**SGLANG, "num_retractions": 1, "queue_time": 1.5}})
+    assert whole["queue_ms"] == 500.0
 
 
 # --- TensorRT-LLM, as documented --------------------------------------------------------------

@@ -186,6 +186,7 @@ def test_ranks_that_compute_together_count_once(tmp_path: Path) -> None:
     assert told["sglang", "computed_tokens"] == 1_795
 
 
+@pytest.mark.trap("sglang", 3)
 def test_units_end_in_base_units(tmp_path: Path) -> None:
     store = _store(tmp_path)
     _add(store, tmp_path, _gz("sglang/pd-chunked.metrics_prefill.prom.gz"), "p")
@@ -197,6 +198,7 @@ def test_units_end_in_base_units(tmp_path: Path) -> None:
     assert "transfer_s" not in told
 
 
+@pytest.mark.trap("sglang", 11)
 def test_a_full_decode_pool_is_told(tmp_path: Path) -> None:
     store = _store(tmp_path)
     _add(store, tmp_path, _gz("sglang/pd-decode-full.metrics_decode.prom.gz"), "d")
@@ -206,6 +208,7 @@ def test_a_full_decode_pool_is_told(tmp_path: Path) -> None:
     assert told["kv_usage"] == 0.08
 
 
+@pytest.mark.trap("sglang", 5)
 def test_a_retraction_is_a_preemption_from_the_first_on(tmp_path: Path) -> None:
     """The counter is not there before: SGLang shows it when it has something to count."""
     text = _gz("sglang/unified-retract.metrics.prom.gz")
@@ -367,6 +370,7 @@ def test_a_pools_mean_is_no_workers_usage(tmp_path: Path) -> None:
     assert _samples(store, "kv_usage") == []
 
 
+@pytest.mark.trap("sglang", 3)
 def test_bytes_without_their_time_make_no_speed(tmp_path: Path) -> None:
     store = _store(tmp_path)
     text = _gz("sglang/pd-chunked.metrics_prefill.prom.gz")

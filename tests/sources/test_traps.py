@@ -30,6 +30,22 @@ TRAPS: Final = {
         "cached_tokens is the router's prediction, not the engine's count",
         "http-request begins up to 141 ms after the client sent",
     ),
+    "sglang": (
+        "decode_transferred holds the remote queue and prefill",
+        "prefill_bootstrap is the wait for the decode server's KV space",
+        "transfer latency is of the last chunk: no bandwidth comes of it",
+        "time_in_model_prefill holds the queue (and the transfer)",
+        "queue_time sums all waits over retractions",
+        "clocks are calibrated: gaps may be negative",
+        "an abort closes stages early; decode_forward without decode_loop is normal",
+        "a retraction nests its stages in the first decode_forward",
+        "before the scheduler's first stage a message waits, in no span",
+        "ends of transfers are seen late, and in any order",
+        "a full decode pool waits in both bootstraps, and in no queue",
+        "not streamed, time_to_first_token is the end",
+        "a decode step holds other requests' prefill chunks",
+        "threads outlive their root; every rank repeats every stage; n > 1 has more roots",
+    ),
 }  # fmt: skip
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
+import pytest
+
 from tests.sources._recorded import DATA
 from tracekit.analysis.diagnose import diagnose
 from tracekit.analysis.diagnosis import Diagnosis
@@ -22,6 +24,8 @@ def _diagnosis(slo: str, *names: str) -> Diagnosis:
             return diagnose(session, parse_slo(slo))
 
 
+@pytest.mark.trap("sglang", 2)
+@pytest.mark.trap("sglang", 11)
 def test_a_full_decode_pool_is_memory_and_neither_network_nor_prefill() -> None:
     found = _diagnosis("ttft=1s", "pd-decode-full", "pd-baseline")
     first = found.findings[0]
@@ -31,6 +35,7 @@ def test_a_full_decode_pool_is_memory_and_neither_network_nor_prefill() -> None:
     assert not any(f.phase == "kv_transfer" for f in found.findings)
 
 
+@pytest.mark.trap("sglang", 13)
 def test_others_prefills_are_named_for_a_decode_that_stalls() -> None:
     """Trap 13: a decode step holds other requests' prefill chunks, up to 3.4 s."""
     found = _diagnosis("ttft=1s,tpot=60ms", "unified-chunked")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
+from datetime import datetime, timedelta
 from statistics import median
 
 import pytest
 
-from tests.sources._recorded import Recorded, client, recorded, sound
+from tests.sources._recorded import DATA, Recorded, client, recorded, sound
+from tracekit.ingest.engine_logs import BY_FORMAT, BadLine, Facts, lines_of
 
 
 def _logs(name: str, *processes: str) -> Recorded:
@@ -33,6 +36,7 @@ def test_lines_alone_tell_the_queue_and_no_more() -> None:
     assert request["ttft_ms"] is None
 
 
+@pytest.mark.trap("sglang", 1)
 def test_two_servers_meet_by_their_room() -> None:
     """Their rids differ; bootstrap_room is decimal in the log and hexadecimal in spans."""
     found = _logs("pd-chunked", "prefill", "decode")
@@ -49,6 +53,7 @@ def test_two_servers_meet_by_their_room() -> None:
     assert request["kv_bytes"] == round(12.39 * 2**20)
 
 
+@pytest.mark.trap("sglang", 2)
 def test_a_full_decode_pool_is_queue_in_the_log_too() -> None:
     found = _logs("pd-decode-full", "prefill", "decode")
     waits = {p["request_key"] for p in found.phases if p["sub_phase"] == "queue.kv_alloc"}
@@ -81,6 +86,42 @@ def test_beside_spans_lines_add_bytes_and_move_nothing(name: str) -> None:
         assert request["kv_bytes"] is not None
         for phase in ("queue_ms", "prefill_ms", "kv_transfer_ms", "decode_ms", "ttft_ms", "e2e_ms"):
             assert request[phase] == pytest.approx(spans[request_id][phase], abs=1e-6), phase
+
+
+@pytest.mark.trap("sglang", 5)
+def test_a_retracted_requests_line_tells_no_queue_of_seconds() -> None:
+    """Its queue was 4 ms (spans); its line says 3011, of all waits, and an end 3 s after it.
+
+    Two of 24 lines, told by the second in which they were written.
+    """
+    found = _logs("unified-retract", "server")
+    spans = recorded("sglang/unified-retract.otlp.jsonl.gz")
+    retracted = {r["request_id"] for r in spans.requests if r["preemptions"]}
+    assert len(retracted) == 2
+    assert set(found.by_id()) == set(spans.by_id()) - retracted
+    for request_id, request in found.by_id().items():
+        # the log's queue begins after the message has lain in the scheduler's socket
+        assert request["queue_ms"] <= spans.by_id()[request_id]["queue_ms"] + 1
+        # a line tells whole ms of its entry
+        end_ms = (request["end_unix_ns"] - spans.by_id()[request_id]["end_unix_ns"]) / 1e6
+        assert abs(end_ms) < 100
+
+
+@pytest.mark.parametrize("zone_h", [0, 9, -3.5])
+def test_the_zone_of_the_machine_does_not_matter(zone_h: float) -> None:
+    (line,) = [
+        line
+        for line in gzip.open(DATA / "sglang/unified-retract.log_server.txt.gz", "rt")
+        if "rid=4bfa308fa8ed42f18bf987b29cd5ea27" in line
+    ]
+    at = datetime.fromisoformat(line[1:20])
+    told = (at + timedelta(hours=zone_h)).isoformat(" ")
+    moved = line.replace(line[1:20], told)
+    for text, is_refused in ((moved, True), (moved.replace(f"[{told}]", ""), False)):
+        ((_, found),) = BY_FORMAT["sglang-log"].read(lines_of([text.encode()]), Facts())
+        assert isinstance(found, BadLine) is is_refused
+        if isinstance(found, BadLine):
+            assert found.reason == "overlapping_durations"
 
 
 def test_a_retraction_stays_with_the_spans() -> None:

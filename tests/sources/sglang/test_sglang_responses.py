@@ -22,6 +22,7 @@ def _calls() -> list[Row]:
         return [json.loads(line) for line in lines]
 
 
+@pytest.mark.trap("sglang", 9)
 def test_native_answers_tell_their_phases() -> None:
     found = recorded(FILE)
     sound(found)

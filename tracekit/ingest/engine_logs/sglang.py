@@ -1,5 +1,8 @@
 """SGLang's log: a ``ReqTimeStats(...)`` line per request (--enable-request-time-stats-logging).
 
+A line whose durations end after it was written is refused: of a request that was retracted,
+``entry_time`` is that of its last entry, and ``forward_duration`` counts from its first forward.
+
 Attributes are the line's names with the unit it writes added: ``queue_duration_ms``,
 ``transfer_speed_gb_s`` (2^30), ``transfer_total_mb`` (2^20), ``entry_time_s`` (since 1970).
 """
@@ -8,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from tracekit.ingest.engine_logs._record import (
@@ -23,6 +27,12 @@ from tracekit.ingest.engine_logs._record import (
 
 _MARKS: Final = (b"ReqTimeStats(", b"Req Time Stats(")
 _LINE: Final = re.compile(r"Req ?Time ?Stats\((?P<head>[^()]*)\): (?P<body>[^()]+)$")
+#: When a line was written, on the machine's clock and in its zone.
+_WRITTEN: Final = re.compile(r"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)(?: [^\]]{1,40})?\]")
+#: Zones are this far apart.
+_ZONE_NS: Final = 900_000_000_000
+#: A line says the second that it was written in; its two clocks are hardly apart.
+_LATEST_NS: Final = 1_100_000_000
 _PAIR: Final = re.compile(r"^([a-zA-Z][a-zA-Z_ ]*)=(.*)$")
 _VALUE: Final = re.compile(r"^(-?[0-9]+(?:\.[0-9]+)?) ?(ms|s|us|GB/s|MB|)$")
 _UNIT: Final = {"ms": "_ms", "s": "_s", "us": "_us", "GB/s": "_gb_s", "MB": "_mb", "": ""}
@@ -90,6 +100,13 @@ def _record(text: str) -> Record | BadLine | None:
         if isinstance(fields.get(name), float):
             fields[name] = int(fields[name])
     took = sum(stage for stage in stages if stage is not None)
+    late_ns = _after_writing_ns(text[: match.start()], start + took)
+    if late_ns > _LATEST_NS:
+        return BadLine(
+            "overlapping_durations",
+            f"its durations end {late_ns / 1e9:.1f} s after it was written: they overlap, as those "
+            "of a retracted request do (its spans tell them apart)",
+        )
     return Record(
         f"sglang ReqTimeStats {fields['type']}",
         f"{rid}|{fields['type']}",
@@ -97,6 +114,19 @@ def _record(text: str) -> Record | BadLine | None:
         start + took,
         fields,
     )
+
+
+def _after_writing_ns(head: str, end_unix_ns: int) -> int:
+    """How long after the line was written its durations end [ns]; 0 if it does not say when."""
+    written = _WRITTEN.search(head)
+    if written is None:
+        return 0
+    try:
+        at = datetime.fromisoformat(written[1]).replace(tzinfo=UTC)
+    except ValueError:
+        return 0
+    late_ns = end_unix_ns - int(at.timestamp()) * 1_000_000_000
+    return late_ns - round(late_ns / _ZONE_NS) * _ZONE_NS
 
 
 SGLANG_LOG: Final = EngineLog(

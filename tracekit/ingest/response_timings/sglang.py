@@ -43,7 +43,8 @@ def _lift(fields: Fields, call: Call) -> Iterator[Lifted]:
         yield Lifted("frontend_ms", (dispatched - received) / 1e6, "dispatch - received")
     if dispatched is not None and entered is not None:
         yield Lifted("queue_ms", (entered - dispatched) / 1e6, "forward_entry - dispatch_finish")
-    elif "queue_time" in fields:
+    elif "queue_time" in fields and not fields.get("num_retractions"):
+        # after a retraction it is the sum of all waits, of which later ones are in decode
         yield Lifted("queue_ms", fields["queue_time"])
     if entered is not None and prefilled is not None:
         yield Lifted("prefill_ms", (prefilled - entered) / 1e6, "prefill_finished - forward_entry")
