@@ -11,6 +11,8 @@
 -- * true_ttft_ms is when the decode call began, and no token: it is not read.
 -- * A prefill that failed other than by the client's fault (not 4xx) is followed by a full prefill on
 --   the decode server: then nothing was handed over.
+-- * SGLang's servers are called at once (async): the end of that prefill call is no boundary, and may
+--   come after the request's.
 -- * Durations are cut to whole ms: the spans' own times are better.
 -- Times past the year 2200 are cut to it: they are set aside, and must not overflow on the way.
 with s as (
@@ -29,7 +31,8 @@ with s as (
             '$."gen_ai.request.model"',
             '$.target_model',
             '$."llm_d.pd_proxy.request_path"',
-            '$."http.response.status_code"'
+            '$."http.response.status_code"',
+            '$."llm_d.pd_proxy.prefill.async"'
         ]) as a
     from spans as s
     where s.name in ('gateway.request', 'gateway.request_orchestration', 'llm_d.pd_proxy.request',
@@ -50,6 +53,8 @@ k as (
         name = 'gateway.request_orchestration' as is_queue,
         name = 'llm_d.pd_proxy.prefill'
             and not (coalesce(try_cast(a[1] as integer), 200) >= 400 or status_code = 2) as is_prefill,
+        -- called beside the decode server: it is over when the transfer was seen to be, or later
+        coalesce(a[9] = 'true', false) as is_beside,
         name = 'llm_d.pd_proxy.decode' as is_decode,
         name = 'llm_d.pd_proxy.request' or name like 'llm_d.pd_proxy.POST %' as is_proxy,
         try_cast(a[8] as integer) as http_status
@@ -101,8 +106,9 @@ select
     case when is_queue then 'measured gateway.request_orchestration' end as queued_src,
     case when is_queue then end_unix_ns end as scheduled_unix_ns,
     case when is_queue then 'measured gateway.request_orchestration' end as scheduled_src,
-    case when is_prefill then end_unix_ns end as prefill_end_unix_ns,
-    case when is_prefill then 'measured llm_d.pd_proxy.prefill' end as prefill_end_src,
+    case when is_prefill and not is_beside then end_unix_ns end as prefill_end_unix_ns,
+    case when is_prefill and not is_beside then 'measured llm_d.pd_proxy.prefill' end
+        as prefill_end_src,
     case when is_gateway or is_proxy or is_decode then end_unix_ns end as leg_end_unix_ns,
     case when is_gateway or is_proxy or is_decode then 'measured span end' end as leg_end_src,
     ingested_unix_ns

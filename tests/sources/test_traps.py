@@ -46,6 +46,14 @@ TRAPS: Final = {
         "a decode step holds other requests' prefill chunks",
         "threads outlive their root; every rank repeats every stage; n > 1 has more roots",
     ),
+    "llm_d": (
+        "true_ttft_ms is when the decode call began",
+        "the decode span hangs on the ended prefill span and has the request's summary",
+        "durations in ms are cut to whole ones",
+        "nine tenths of the traces are cut short by sampling",
+        "a prefill span may end after the request",
+        "after a failed prefill the decode server computes all, without a span of the sidecar",
+    ),
 }  # fmt: skip
 
 
