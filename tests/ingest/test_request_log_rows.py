@@ -25,6 +25,11 @@ from tracekit.chunks import Chunks, pack, unpack
         ({}, "ok"),
         ({"status": "Succeeded"}, "ok"),
         ({"http_status": 503}, "error"),
+        # the code came with the headers, before the stream broke off
+        ({"http_status": 200, "error": "boom"}, "error"),
+        ({"http_status": 200, "error": "Request timed out."}, "timeout"),
+        ({"http_status": 200, "error": None}, "ok"),
+        ({"status": "Succeeded", "error": "boom"}, "ok"),
         ({"success": False}, "error"),
         ({"success": "true"}, "ok"),
         ({"success": 0}, "error"),

@@ -54,6 +54,15 @@ TRAPS: Final = {
         "a prefill span may end after the request",
         "after a failed prefill the decode server computes all, without a span of the sidecar",
     ),
+    "llama_cpp": (
+        "prompt_ms is wall time of batches that others share",
+        "a slot's launch is not when its prefill begins",
+        "with n = 2 usage and timings are of one choice; one token has filler times",
+        "no timings of errors and of cancelled requests",
+        "too long a prompt is refused only after its time in the queue",
+        "a full KV cache fails requests after their status 200",
+        "requests_deferred leaves out who waits; a scrape waits for the batch",
+    ),
 }  # fmt: skip
 
 

@@ -272,21 +272,20 @@ class Converter:
     def _settle_status(self, rows: Sequence[Row], values: Values, plan: Plan) -> None:
         """Fills in statuses; a flag that says cancelled goes before what is only an HTTP code.
 
-        The code was sent with the headers, before the client left. A word that says ok stays.
+        The code was sent with the headers, before the client left, or the stream broke off with an
+        error. A word that says ok stays.
         """
         ends = "finish_reason" in plan.columns
-        status, cancelled = values["status"], values["cancelled"]
-        column = plan.columns.get("status")
+        status, cancelled, errors = values["status"], values["cancelled"], values["error"]
+        source = plan.columns["status"].source if "status" in plan.columns else ""
         for i in range(len(status)):
-            if cancelled[i] == 1 and status[i] in (None, "ok"):
-                given = rows[i].get(column.source) if column is not None else None
-                if status[i] is None or _cells.is_http_code(given):
-                    status[i] = "aborted"
-                else:
-                    source = plan.columns["cancelled"].source
-                    self.tally.counts[
-                        f"{source!r} says cancelled but the status ok; ok is kept"
-                    ] += 1
+            if status[i] not in (None, "ok") or not (cancelled[i] == 1 or errors[i] is not None):
+                pass
+            elif status[i] is None or _cells.is_http_code(rows[i].get(source)):
+                status[i] = "aborted" if cancelled[i] == 1 else None
+            elif cancelled[i] == 1:
+                flag = plan.columns["cancelled"].source
+                self.tally.counts[f"{flag!r} says cancelled but the status ok; ok is kept"] += 1
             if status[i] is None:
                 status[i] = _request_derive.told_status(values, i, has_finish=ends)
 

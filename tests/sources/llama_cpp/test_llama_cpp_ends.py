@@ -77,6 +77,7 @@ def seconds(found: dict[str, Any]) -> dict[str, float | None]:
     return {n: None if (v := found[f"{n}_ms"]) is None else v / 1000 for n in names}
 
 
+@pytest.mark.trap("llama_cpp", 2)
 def test_done_at_level_5(tmp_path: Path) -> None:
     found = request(tmp_path, ARRIVAL, LAUNCH, NEW_PROMPT, CACHED, *TOKENS, *TIMINGS, RELEASE)
     # 9.0 s - 2.5 s - 2.0 s: the prompt began at 4.5 s, whatever the slot's launch and its line say
@@ -146,6 +147,7 @@ def test_tokens_until_it_was_cancelled(tmp_path: Path) -> None:
     assert (found["input_tokens"], found["output_tokens"]) == (55, 2)
 
 
+@pytest.mark.trap("llama_cpp", 5)
 def test_refused_after_its_time_in_the_queue(tmp_path: Path) -> None:
     # trap 5: it waits for a slot, is told no, and is "cancelled" at last
     found = request(tmp_path, ARRIVAL, LAUNCH, TOO_LONG, RELEASE, (9.6, CANCEL[1]))
@@ -154,6 +156,7 @@ def test_refused_after_its_time_in_the_queue(tmp_path: Path) -> None:
     assert seconds(found)["queue"] == seconds(found)["e2e"] == 3.25
 
 
+@pytest.mark.trap("llama_cpp", 6)
 def test_a_full_kv_cache_fails_a_request_half_way(tmp_path: Path) -> None:
     # trap 6
     found = request(tmp_path, ARRIVAL, LAUNCH, NEW_PROMPT, *TOKENS, KV_FULL, RELEASE)

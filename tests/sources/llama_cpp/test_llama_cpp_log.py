@@ -68,6 +68,7 @@ def test_durations_and_tokens_are_those_that_the_server_told_its_client(scenario
     assert set(expected) <= set(told)
 
 
+@pytest.mark.trap("llama_cpp", 2)
 def test_prefill_begins_where_the_answer_of_a_stream_begins() -> None:
     # trap 2: the launch line is up to 3.5 s earlier (long-prompt)
     apart = []
@@ -134,6 +135,7 @@ def test_no_queue_and_no_arrival_where_none_is_logged() -> None:
             assert request["leg"]["recv_unix_ns"] is None
 
 
+@pytest.mark.trap("llama_cpp", 4)
 def test_cancelled_requests_are_aborted() -> None:
     # of 24 that the client left, three that were not streamed ran to their 300 tokens
     found = of_scenario("cancelled")
@@ -147,6 +149,7 @@ def test_cancelled_requests_are_aborted() -> None:
     assert [r["quarantine_reason"] for r in left].count("no_wall_time") == 2
 
 
+@pytest.mark.trap("llama_cpp", 5)
 def test_a_prompt_that_is_too_long_is_an_error() -> None:
     told = [row for row in client("edge") if row.get("error") == "exceed_context_size_error"]
     found = [r for r in of_scenario("edge") if r["status"] == "error"]
@@ -156,6 +159,7 @@ def test_a_prompt_that_is_too_long_is_an_error() -> None:
     assert not [r for r in of_scenario("edge") if r["status"] == "aborted"]
 
 
+@pytest.mark.trap("llama_cpp", 3)
 def test_choices_of_one_call_are_one_request() -> None:
     calls = sorted(
         (row for row in client("edge") if row.get("n") == 2), key=lambda row: row["end_unix_ns"]
@@ -176,6 +180,7 @@ def test_choices_of_one_call_are_one_request() -> None:
         assert request["tpot_ms"] == pytest.approx(told["predicted_per_token_ms"], rel=0.01)
 
 
+@pytest.mark.trap("llama_cpp", 3)
 def test_one_token_takes_no_decode() -> None:
     ones = [row for row in _with_timings(client("edge")) if row["timings"]["predicted_n"] == 1]
     found = [r for r in of_scenario("edge") if r["output_tokens"] == 1 and r["status"] == "ok"]
@@ -184,6 +189,7 @@ def test_one_token_takes_no_decode() -> None:
     assert {r["tpot_ms"] for r in found} == {None}
 
 
+@pytest.mark.trap("llama_cpp", 1)
 def test_a_cached_prompt_beside_anothers_prefill_takes_the_others_time() -> None:
     # trap 1: prompt_ms is the slot's wall time; so it is kept, and is no cost of one token
     (row,) = [

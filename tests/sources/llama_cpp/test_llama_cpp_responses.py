@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
+from pathlib import Path
 from statistics import median
 
 import pytest
@@ -102,6 +104,7 @@ def test_a_call_that_is_not_streamed_waited_for_what_is_left() -> None:
         assert request["unexplained_ms"] == pytest.approx(0, abs=0.01)
 
 
+@pytest.mark.trap("llama_cpp", 4)
 def test_cancelled_streams_keep_the_queue_their_headers_tell() -> None:
     """Trap 4: no timings; headers came when the slot began, the rest is the client's own clock."""
     for call, request in _pairs("cancelled"):
@@ -115,6 +118,55 @@ def test_cancelled_streams_keep_the_queue_their_headers_tell() -> None:
     assert all(r["queue_ms"] is None and r["prefill_ms"] is None for r in refused)
 
 
+@pytest.mark.trap("llama_cpp", 5)
+def test_a_long_prompts_refusal_of_seconds_is_no_service() -> None:
+    """Trap 5: it came after 7.66 s in the queue, which nothing tells but the server's log."""
+    by_id = _found("edge").by_id()
+    request = by_id["edge-011"]
+    assert (request["status"], request["error"]) == ("error", "exceed_context_size_error")
+    assert request["e2e_ms"] == pytest.approx(7663.912, abs=0.001)
+    for phase in ("prefill", "decode", "queue", "queue_or_prefill"):
+        assert not request[f"{phase}_ms"], phase
+    # that of a stream has headers too, which tell no slot then
+    assert by_id["edge-000"]["queue_ms"] is None
+    assert by_id["edge-000"]["e2e_ms"] == pytest.approx(54.254, abs=0.001)
+    # a body that was bad is refused at once
+    assert by_id["edge-006"]["e2e_ms"] == pytest.approx(1.506, abs=0.001)
+
+
+@pytest.mark.trap("llama_cpp", 6)
+@pytest.mark.parametrize("as_object", [False, True])
+def test_documented_a_full_kv_cache_fails_streams_of_status_200(
+    tmp_path: Path, as_object: bool
+) -> None:
+    """Trap 6: all four slots at once; streams have their status and text, and end with an error."""
+    start = 1_795_988_000_000_000_000
+    told = {"code": 500, "message": "Context size has been exceeded.", "type": "server_error"}
+    error = told if as_object else told["message"]
+    rows = [
+        {
+            "request_id": f"r{i}",
+            "stream": True,
+            "send_unix_ns": start + i * MS,
+            "http_status": 200,
+            "chunk_unix_ns": [start + (100 + 20 * k) * MS for k in range(5)],
+            "end_unix_ns": start + 185 * MS,
+            "error": error,
+        }
+        for i in range(3)
+    ]
+    last = {"request_id": "r3", "stream": False, "http_status": 500}
+    rows.append(rows[0] | last | {"chunk_unix_ns": None})
+    log = tmp_path / "calls.jsonl"
+    log.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = recorded(str(log))
+    assert [r["status"] for r in found.requests] == ["error"] * 4
+    assert all(r["error"] for r in found.requests)
+    # the tokens came, and are told
+    assert found.by_id()["r0"]["ttft_ms"] == pytest.approx(100)
+
+
+@pytest.mark.trap("llama_cpp", 3)
 def test_two_choices_are_told_by_one() -> None:
     """Trap 3: usage and timings are both of one choice, so neither says what the call made."""
     pairs = [(c, r) for c, r in _pairs("edge") if c.get("n") == 2]
@@ -129,6 +181,7 @@ def test_two_choices_are_told_by_one() -> None:
             assert request["decode_ms"] is None
 
 
+@pytest.mark.trap("llama_cpp", 3)
 def test_one_token_takes_no_decode() -> None:
     """Trap 3: what stands there is a filler of 0.001 ms, and rates of 0."""
     pairs = [(c, r) for c, r in _pairs("edge") if c["kind"] == "one-token"]
@@ -139,6 +192,7 @@ def test_one_token_takes_no_decode() -> None:
         assert request["decode_ms"] == pytest.approx(0, abs=5)
 
 
+@pytest.mark.trap("llama_cpp", 1)
 def test_a_cached_prompt_beside_anothers_prefill_is_as_slow_as_that() -> None:
     """Trap 1: prompt_ms is wall time of the slot; that is the request's own prefill phase too."""
     slow = [
