@@ -17,10 +17,12 @@ from tracekit.analysis.slo import Slo, parse_slo
 
 KEYS = {
     "": "schema window slo requests percentiles chunks goodput coverage phases prefix_cache "
-    "kv_loads prefix_reuse engine_versions misses findings fleet fleet_totals unexplained_share "
-    "unexplained_reasons missing_evidence sentence",
+    "kv_loads prefix_reuse engine_versions misses findings over_limit fleet fleet_totals "
+    "unexplained_share unexplained_reasons missing_evidence sentence",
     "findings": "phase cause metric share_of_misses placebo_share excess_ms expected_ms "
     "lost_s minor confidence confidence_label n workers culprits evidence action sentence",
+    "over_limit": "metric limit_ms requests misses phase alone phase_ms waited_ms prefill_ms "
+    "confidence confidence_label sentence action",
     "fleet": "metric phase vanish_share alone_share placebo_share net_share n sampled top_stratum",
     "fleet_totals": "metric n sampled vanish_share placebo_share net_share shape_share "
     "unexplained_share reference reference_n",

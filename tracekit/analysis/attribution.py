@@ -82,6 +82,7 @@ ATTRIBUTION: Final[tuple[str, ...]] = (
     "cache_savings",
     "kv_loads",
     "inferred_parts",
+    "over_limit",
     "fleet_ranges",
     "fleet_misses",
 )
@@ -199,6 +200,7 @@ def define_attribution(
     # ranks what requests usually do: the drawn ones tell it
     _define_of(con, "worker_residuals", {"request_costs": "select * from drawn_costs"})
     _define_all(con, "arrival_bins", "field_coverage")
+    _define_over_limit(con)
     if for_readers:
         for name in _FOR_READERS:
             _define(con, name)
@@ -389,14 +391,26 @@ def _define_phases(con: duckdb.DuckDBPyConnection, kept: str) -> None:
     request's expectation. ``kept`` has at least the facts of who is judged.
     """
     judged = {"slow_requests": "select * from judged"}
+    costs = {n: sqlfiles.load("attribution", n).body for n in ("request_costs", "excess")}
+    _define_of(con, "slow_phases", judged | _judged_facts(kept) | costs)
+    _define_of(con, "winners", judged)
+
+
+def _define_over_limit(con: duckdb.DuckDBPyConnection) -> None:
+    """``over_limit``, with the inferred parts of the requests that are judged and no others."""
+    kept = "request_facts" if _count_requests(con) <= _KEPT_MAX else "kept_facts"
+    parts = {n: sqlfiles.load("attribution", n).body for n in ("request_costs", "inferred_parts")}
+    _define_of(con, "over_limit", _judged_facts(kept) | parts)
+
+
+def _judged_facts(kept: str) -> dict[str, str]:
+    """The facts of requests that are judged, out of ``kept``, for `_define_of`."""
     # qualified: inside WITH the bare name is the relation that is being made
     facts = f"""
         select * from temp.{kept}
         where request_key in (select request_key from judged)
     """
-    costs = {n: sqlfiles.load("attribution", n).body for n in ("request_costs", "excess")}
-    _define_of(con, "slow_phases", judged | {"request_facts": facts} | costs)
-    _define_of(con, "winners", judged)
+    return {"request_facts": facts}
 
 
 def _define_of(con: duckdb.DuckDBPyConnection, name: str, given: Mapping[str, str]) -> None:

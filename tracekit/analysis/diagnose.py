@@ -33,6 +33,7 @@ from tracekit.analysis.fleet import Fleet, measure_fleet
 from tracekit.analysis.given_up import given_up
 from tracekit.analysis.judged import JUDGED_MAX
 from tracekit.analysis.missing import Beyond, missing_evidence
+from tracekit.analysis.over_limit import over_limits
 from tracekit.analysis.prefixes import prefix_reuse
 from tracekit.analysis.ranking import Row, order_findings
 from tracekit.analysis.rules import Rules
@@ -60,11 +61,11 @@ _ANY_LIMIT: Final = """
     where coalesce(ttft_ms, tpot_ms, e2e_ms) is not null limit 1
 """
 
-#: Long prompts that are prefilled apart from their decode already.
-_LONG_AND_APART: Final = """
-    select distinct j.phase, j.metric
+#: What is lost, or long, before the first token of requests that are prefilled apart.
+_APART: Final = """
+    select distinct j.phase, j.cause, j.metric
     from judgements as j join request_facts as f on j.request_key = f.request_key
-    where j.cause = 'long_prompt' and f.topology = 'disaggregated'
+    where j.phase in ('prefill', 'queue_or_prefill') and f.topology = 'disaggregated'
 """
 
 
@@ -159,6 +160,18 @@ def diagnose_connection(
     )
     if early is not None:
         missing = (early, *missing)
+    over = (
+        over_limits(
+            con,
+            misses,
+            completed=counts.completed,
+            engine=fields["engine"],
+            from_baseline=baseline is not None,
+            rules=attribution.rules,
+        )
+        if slo.source == GIVEN
+        else ()
+    )
     starts = [r["first_unix_ns"] for r in outcomes if r["first_unix_ns"] is not None]
     ends = [r["last_unix_ns"] for r in outcomes if r["last_unix_ns"] is not None]
     return Diagnosis(
@@ -182,6 +195,7 @@ def diagnose_connection(
         engine_versions=paces,
         misses=misses,
         findings=findings,
+        over_limit=over,
         fleet=fleet.shares,
         fleet_totals=fleet.totals,
         unexplained_share=unexplained,
@@ -200,6 +214,7 @@ def diagnose_connection(
             elsewhere=_elsewhere(con) if counts.total == 0 else None,
             limits_known=bool(_rows(con, _ANY_LIMIT)),
             known_from_baseline=any(t.reference == "baseline" for t in fleet.totals),
+            over_limit=over,
         ),
     )
 
@@ -388,7 +403,7 @@ def _findings(
     support = read_support(
         con, attribution, fields, lost_loads=lost_loads, hits_believed=hits_believed
     )
-    apart = {(r["phase"], r["metric"]) for r in _rows(con, _LONG_AND_APART)}
+    apart = {(r["phase"], r["cause"], r["metric"]) for r in _rows(con, _APART)}
 
     for row in rows:
         key = (row["phase"], row["cause"], row["metric"])
@@ -405,7 +420,8 @@ def _findings(
             else (),
             workers.get(tuple(row[k] for k in ("class", "phase", "cause", "metric")), ()),
             support,
-            disaggregated=(row["phase"], row["metric"]) in apart,
+            disaggregated=(row["phase"], row["cause"], row["metric"]) in apart,
+            engine=fields["engine"],
         )
         for row in rows
     )
@@ -420,6 +436,7 @@ def _finding(
     support: Support,
     *,
     disaggregated: bool,
+    engine: str | None,
 ) -> Finding:
     rules = attribution.rules
     confidence = float(row["confidence"])
@@ -445,6 +462,8 @@ def _finding(
         recompute_ms=support.recompute_ms if row["phase"] == "kv_transfer" else None,
         slower_version=row["slower_version"],
         idle_ms=support.idle_ms(row["phase"], row["cause"]),
+        engine=engine,
+        prefill_at_most_ms=support.prefill_at_most_ms(row),
     )
     share = float(row["share_of_misses"])
     return Finding(

@@ -286,6 +286,32 @@ class Finding:
 
 
 @dataclass(frozen=True)
+class OverLimit:
+    """What holds the time of the ``misses`` of a given limit where most have no finding.
+
+    Of ``requests`` that have the metric. No expectation is asked: in ``alone`` of the misses
+    ``phase`` by itself takes longer than ``limit_ms`` (``phase_ms`` at the median); None and 0
+    where no phase does in most of them. ``waited_ms`` (at least) and ``prefill_ms`` (at most) are
+    *inferred* medians of a merged phase, None where nothing tells. ``confidence`` [1] is in the
+    phase, from how many misses agree; ``confidence_label`` is high, likely or low.
+    """
+
+    metric: str
+    limit_ms: float
+    requests: int
+    misses: int
+    phase: str | None
+    alone: int
+    phase_ms: float | None
+    waited_ms: float | None
+    prefill_ms: float | None
+    confidence: float | None
+    confidence_label: str | None
+    sentence: str
+    action: str
+
+
+@dataclass(frozen=True)
 class TopStratum:
     """The model and route with most of what would vanish, and its share [1] of that."""
 
@@ -353,8 +379,9 @@ class Diagnosis:
     """The answer. ``sentence`` is the one line; everything else is what it rests on.
 
     ``findings`` are ordered: the headline, the others by the time they lost (what the requests'
-    size explains after the faults), the ``minor`` ones. ``unexplained_share`` [1] is the part of
-    the violations that no finding accounts for; None where there are none. ``unexplained_reasons``
+    size explains after the faults), the ``minor`` ones. ``over_limit``: of given limits with mostly
+    unexplained misses, which phase holds their time. ``unexplained_share`` [1] is the part of the
+    violations that no finding accounts for; None where there are none. ``unexplained_reasons``
     counts the judged ones of them by what decided, most first. ``fleet`` says what would vanish, by
     metric and within it the largest share first.
     """
@@ -373,6 +400,7 @@ class Diagnosis:
     engine_versions: tuple[VersionPace, ...]
     misses: Misses
     findings: tuple[Finding, ...]
+    over_limit: tuple[OverLimit, ...]
     fleet: tuple[FleetShare, ...]
     fleet_totals: tuple[FleetTotal, ...]
     unexplained_share: float | None

@@ -86,23 +86,21 @@ def lines(
 
 def _merged_line(words: FindingWords, support: Support) -> Iterator[str]:
     """What of a merged time is prefill, where the quickest requests of that size tell."""
-    rules = support.inferred
-    if (
-        words.phase != "queue_or_prefill"
-        or rules["quick_requests"] is None
-        or words.uncached_tokens is None
-    ):
+    if (prefill_ms := words.prefill_at_most_ms) is None:
         return
     took_ms = words.expected_ms + words.excess_ms
-    prefill_ms = rules["quick_fixed_ms"] + rules["quick_token_ms"] * words.uncached_tokens
-    if 0 < prefill_ms < took_ms:
-        yield (
-            f"inferred: at most {format_ms(prefill_ms)} of it is prefill (the quickest "
-            f"{format_share(QUICKEST)} of {plural(rules['quick_requests'], 'request')} of that size"
-            f" take so long), and about {format_ms(took_ms - prefill_ms)} a wait"
-            # a transfer that was over before anybody saw the prefill worker's token
-            + (", or a transfer" if words.disaggregated else "")
+    n = support.inferred["quick_requests"]
+    # a transfer that was over before anybody saw the prefill worker's token is in there, too
+    rest = f"at least {format_ms(took_ms - prefill_ms)} a wait"
+    if words.disaggregated:
+        rest = (
+            f"the other {format_ms(took_ms - prefill_ms)} a wait, or a KV transfer that came "
+            "before the prefill worker's token"
         )
+    yield (
+        f"inferred: at most {format_ms(prefill_ms)} of it is prefill (the quickest "
+        f"{format_share(QUICKEST)} of {plural(n, 'request')} of that size take so long), and {rest}"
+    )
 
 
 def _cause_lines(row: Row, words: FindingWords, support: Support) -> Iterator[str]:

@@ -49,6 +49,19 @@ class Support:
         f = self.facts.get((phase, cause))
         return f["idle_ms"] if f is not None and is_idle(f) else None
 
+    def prefill_at_most_ms(self, row: Row) -> float | None:
+        """Of a finding's merged time, what the quickest of that size tell of its prefill [ms].
+
+        Inferred; None where nothing tells, or where that is all of it.
+        """
+        tokens = row["uncached_tokens"]
+        if row["phase"] != "queue_or_prefill" or tokens is None or not self.hits_believed:
+            return None
+        if self.inferred["quick_requests"] is None:
+            return None
+        most = float(self.inferred["quick_fixed_ms"] + self.inferred["quick_token_ms"] * tokens)
+        return most if 0 < most < row["expected_ms"] + row["excess_ms"] else None
+
     @property
     def recompute_ms(self) -> float | None:
         """What a load's tokens take to compute [ms], where loading them takes longer."""

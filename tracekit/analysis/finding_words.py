@@ -1,7 +1,7 @@
 """A finding's cause in words, and what to try against it.
 
 An action must fit its cause: never more hardware for a wait that the server never saw, never a
-faster link for a hand-off that was waiting.
+faster link for a hand-off that was waiting. Settings and metrics are those of the engine at hand.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tracekit.analysis.diagnosis import Culprit, VersionPace
+from tracekit.analysis.systems import EXAMPLE, knob, turn_on
 from tracekit.analysis.wording import format_ms, tokens
 
 #: A culprit with less than this share of the first one's stall is no example for others.
@@ -44,6 +45,18 @@ class FindingWords:
     idle_ms: float | None = None
     #: what is as slow as its size was served by a version that takes longer for all
     slower_version: VersionPace | None = None
+    #: the serving engine, if all requests have the same
+    engine: str | None = None
+    #: inferred from others: at most so much of a merged phase is prefill
+    prefill_at_most_ms: float | None = None
+
+    @property
+    def waited_at_least_ms(self) -> float | None:
+        """What is left of a merged phase without its prefill, if that is most of it (inferred)."""
+        took_ms = self.expected_ms + self.excess_ms
+        if self.prefill_at_most_ms is None or 2 * self.prefill_at_most_ms > took_ms:
+            return None
+        return took_ms - self.prefill_at_most_ms
 
 
 def action_for(words: FindingWords) -> str:
@@ -55,7 +68,7 @@ def action_for(words: FindingWords) -> str:
         size = min((c.input_tokens for c in heavy if c.input_tokens), default=None)
         long = f"prompts of {tokens(size)} and more" if size else "long prompts"
         return (
-            "lower the chunked-prefill budget (vLLM --max-num-batched-tokens), "
+            f"lower the chunked-prefill budget{knob(words.engine, 'chunk')}, "
             f"or send {long} to workers of their own"
         )
     if words.cause == "slow_worker":
@@ -106,8 +119,43 @@ def action_for(words: FindingWords) -> str:
         )
     if words.cause == "long_prompt" and words.disaggregated:
         return "try prefix caching, fewer document chunks, or reranking"
-    by_cause = _ACTIONS.get(words.cause)
-    return by_cause or _ACTIONS_UNKNOWN[words.phase]
+    running = f"the limit of running requests{knob(words.engine, 'running')}"
+    if words.cause == "capacity":
+        return (
+            f"lower the load per worker (more workers, or a limit in the gateway), or raise "
+            f"{running} if the KV cache has room"
+        )
+    if words.cause == "kv_capacity":
+        return (
+            f"give the KV cache more room{knob(words.engine, 'kv_room')} or cap what a request may "
+            "hold; more slots would not help"
+        )
+    if words.cause == "preemption":
+        return f"give the KV cache more room or lower {running}, so that nothing is preempted"
+    return _ACTIONS.get(words.cause) or unknown_action(words.phase, words.engine)
+
+
+def unknown_action(phase: str, engine: str | None) -> str:
+    """What tells more of a phase whose loss has no known cause; ``engine`` None: not known."""
+    of = engine or EXAMPLE
+    if phase == "queue":
+        look = turn_on(of, "load") or (
+            "look at the engine's metrics for waiting requests and KV usage in this window"
+        )
+        return f"{look}, to tell full slots from a full KV cache"
+    if phase == "queue_or_prefill":
+        spans = "turn on the engine's spans"
+        if of == EXAMPLE:
+            return f"{spans} (vLLM --otlp-traces-endpoint), to tell queue from prefill"
+        return f"{turn_on(of, 'split') or spans}, to tell queue from prefill"
+    if phase == "kv_transfer":
+        wire = (
+            turn_on(of, "wire")
+            or turn_on(of, "bytes")
+            or "record bytes and wire time of the transfer"
+        )
+        return f"{wire}, to tell waiting from a slow link"
+    return _ACTIONS_UNKNOWN[phase]
 
 
 #: Causes of a KV load that its own cost answers: nothing says that the link or a wait is at fault.
@@ -129,14 +177,6 @@ _ACTIONS: Final[dict[str, str]] = {
     "arrival_burst": (
         "smooth the bursts (a rate limit or a queue in the gateway) or keep free slots for them"
     ),
-    "capacity": (
-        "lower the load per worker (more workers, or a limit in the gateway), or raise the limit "
-        "of running requests (vLLM --max-num-seqs) if the KV cache has room"
-    ),
-    "kv_capacity": (
-        "give the KV cache more room (vLLM --gpu-memory-utilization, a smaller --max-model-len, KV "
-        "in 8 bits) or cap what a request may hold; more slots would not help"
-    ),
     "cache_miss": (
         "find out what emptied or bypassed the prefix cache (a restart, evictions, another worker, "
         "a changed system prompt): such prompts usually hit"
@@ -152,9 +192,6 @@ _ACTIONS: Final[dict[str, str]] = {
     "double_prefill": (
         "check that the proxy hands the KV parameters on (kv_transfer_params) and that the decode "
         "server can reach the prefill server: as it is, nothing is disaggregated"
-    ),
-    "preemption": (
-        "give the KV cache more room or lower --max-num-seqs, so that nothing is preempted"
     ),
     "kv_transfer_wait": (
         "look at the hand-off (admission on the decode side, block size, step alignment) "
@@ -179,20 +216,9 @@ _ACTIONS_UNKNOWN: Final[dict[str, str]] = {
         "record the prefills of all requests on the same server, to tell a step that was busy "
         "prefilling from a stalled API server"
     ),
-    "queue": (
-        "look at the engine's vllm:num_requests_waiting_by_reason and vllm:kv_cache_usage_perc "
-        "for this window, to tell full slots from a full KV cache"
-    ),
     "prefill": (
         "compare the cached tokens of these requests with others of the same prefix, "
         "then the worker's clocks"
-    ),
-    "queue_or_prefill": (
-        "turn on the engine's spans (vLLM --otlp-traces-endpoint), to tell queue from prefill"
-    ),
-    "kv_transfer": (
-        "record bytes and wire time of the transfer (vLLM: vllm:nixl_xfer_time_seconds on the "
-        "decode server), to tell waiting from a slow link"
     ),
     "decode": (
         "record the client's chunk times and the engine's batch size, to tell stalls from a "
@@ -235,6 +261,16 @@ def cause_phrase(words: FindingWords) -> str:
         return (
             f"after their worker had been idle ({format_ms(words.idle_ms)} at the median): what "
             "slept, the data do not show"
+        )
+    if words.cause == "unknown" and (waited := words.waited_at_least_ms) is not None:
+        if words.disaggregated:
+            return (
+                f"; inferred: {format_ms(waited)} of it is no prefill, but waiting, or a KV "
+                "transfer that came before the prefill worker's token"
+            )
+        return (
+            f"; inferred: at least {format_ms(waited)} of it is waiting, for what the data do not "
+            "show"
         )
     return _CAUSES.get(words.cause, "for a reason that the data do not show")
 

@@ -38,6 +38,7 @@ from tracekit.analysis._arrow import Columns
 from tracekit.analysis._fleet_rows import Baseline, Stratum
 from tracekit.analysis.diagnosis import Finding, FleetShare, FleetTotal, TopStratum
 from tracekit.analysis.rules import Rules
+from tracekit.analysis.sentence import SHAPE_CAUSES
 from tracekit.analysis.shapley import Counts, Floats, coalition_counts, shapley_weights
 from tracekit.names import SLO_METRICS, TTFT_PHASES
 
@@ -45,9 +46,6 @@ from tracekit.names import SLO_METRICS, TTFT_PHASES
 _MOST: Final = 0.5
 #: A share this small is rounding.
 _NOTHING: Final = 1e-12
-
-#: Findings about a request's own size: no excess, so nothing that variation could have made.
-_SHAPE_CAUSES: Final = frozenset({"long_prompt", "kv_transfer_size", "fixed_overhead"})
 
 _PHASES: Final = (*TTFT_PHASES, "decode")
 
@@ -67,7 +65,8 @@ class Fleet:
         known = {(r.metric, r.phase): r.placebo_share for r in self.shares}
         return tuple(
             f
-            if (placebo := known.get((f.metric, f.phase))) is None or f.cause in _SHAPE_CAUSES
+            if (placebo := known.get((f.metric, f.phase))) is None or f.cause in SHAPE_CAUSES
+            # no excess, so nothing that variation could have made
             else replace(f, placebo_share=min(placebo, f.share_of_misses))
             for f in findings
         )

@@ -11,6 +11,7 @@ from typing import Final
 from tracekit.analysis.diagnosis import (
     Finding,
     MissingEvidence,
+    OverLimit,
     RequestCounts,
     SloInfo,
 )
@@ -36,6 +37,10 @@ HEADLINE_SHARE: Final = 0.2
 #: And with this part of its share that may be ordinary it says so.
 _NEARLY_ALL: Final = 0.8
 
+#: Where this share of the requests is over a given limit, which phase holds their time is the
+#: answer, if there is no other.
+_MANY: Final = 0.2
+
 #: The field of a note on requests that were killed before their first token.
 GIVEN_UP_FIELD: Final = "requests that ended early"
 
@@ -43,6 +48,9 @@ GIVEN_UP_FIELD: Final = "requests that ended early"
 NOBODY_NAMED: Final = (
     "no single request is named: where so many wait on a worker, each holds up all behind it"
 )
+
+#: Causes of findings on the requests' own size.
+SHAPE_CAUSES: Final = frozenset({"long_prompt", "kv_transfer_size", "fixed_overhead"})
 
 #: An expectation below this is no number worth printing.
 _NEXT_TO_NOTHING_MS: Final = 1.0
@@ -79,7 +87,8 @@ def finding_sentence(
         )
     why = cause_phrase(words)
     # what the evidence suggests is not as sure as the phase, which is measured
-    why = f"; most likely {why}" if why.startswith("because") else f" {why}"
+    if not why.startswith(";"):
+        why = f"; most likely {why}" if why.startswith("because") else f" {why}"
     return (
         f"{format_share(share)} of {subject} lost their time in {PHASE_WORDS[words.phase]} "
         f"(+{format_ms(words.excess_ms)}, {_ordinary(words)}; {sure}){why}"
@@ -133,12 +142,14 @@ def diagnosis_sentence(
     elsewhere: str | None = None,
     limits_known: bool = True,
     known_from_baseline: bool = False,
+    over_limit: Sequence[OverLimit] = (),
 ) -> str:
     """The one line: the headline finding with its action, or what is missing to have one.
 
     ``reasons`` counts what no finding accounts for by what decided, most first.
     ``limits_known``: whether there is any limit, given or from enough requests.
-    ``known_from_baseline``: whether a baseline says what is ordinary.
+    ``known_from_baseline``: whether a baseline says what is ordinary. ``over_limit``: given limits
+    that are missed mostly without a finding.
     """
     if requests.total == 0 and elsewhere is not None:
         return (
@@ -152,11 +163,21 @@ def diagnosis_sentence(
     if requests.completed < min_rows and not findings and early is not None:
         return early
     if requests.completed < min_rows and not findings:
+        if (many := _missed_by_many(over_limit)) is not None:
+            return (
+                f"In {window_text}, {many.sentence}. Next: collect more or widen the window, and "
+                "read `tracekit table` meanwhile."
+            )
+        missed = "".join(
+            f"; {o.misses:,} of {o.requests:,} {verb(o.misses, 'misses', 'miss')} the "
+            f"{METRIC_WORDS[o.metric]} SLO"
+            for o in over_limit
+        )
         return (
             f"Not enough evidence: {plural(requests.completed, 'completed request')} in "
             f"{window_text}, "
-            f"{min_rows} are needed to say what is ordinary; collect more or widen the window, "
-            "and read `tracekit table` meanwhile."
+            f"{min_rows} are needed to say what is ordinary{missed}; collect more or widen the "
+            "window, and read `tracekit table` meanwhile."
         )
     if not misses and slo.source == GIVEN:
         return (
@@ -165,21 +186,40 @@ def diagnosis_sentence(
         )
     if not misses:
         return _none_slow(requests, window_text, min_rows, limits_known)
+    over = _told_by_many(over_limit)
     if not findings or (
         findings[0].share_of_misses < HEADLINE_SHARE and (unexplained_share or 0.0) >= 0.5
     ):
+        if over is not None and _ended_early(missing, window_text) is None:
+            return f"In {window_text}, {over.sentence}. Next: {over.action}."
         return _not_enough(reasons, missing, window_text, slo)
     top = findings[0]
+    if over is not None and top.metric != over.metric and top.cause in SHAPE_CAUSES:
+        # that these are as slow as their size is no answer to what misses the other limit
+        return f"In {window_text}, {over.sentence}. Next: {over.action}."
     rest = _may_be_ordinary(top, known_from_baseline)
     if unexplained_share:
         share = format_share(unexplained_share)
         slow = "requests that miss the SLO" if slo.source == GIVEN else "slow requests"
         rest += f"; for {share} of the {slow} no single phase can be named"
+    if over is not None and (top.metric, top.phase) != (over.metric, over.phase):
+        rest += f"; also, {over.sentence}"
     aside = sum(requests.quarantined.values())
     if aside >= _ASIDE * requests.total:
         of = plural(requests.total, "request")
         rest += f"; {aside:,} of {of} {verb(aside, 'is', 'are')} set aside and not judged"
     return f"In {window_text}, {top.sentence}{rest}. Next: {top.action}."
+
+
+def _missed_by_many(over_limit: Sequence[OverLimit]) -> OverLimit | None:
+    """The limit that most requests are over without a finding, where that are many."""
+    many = [o for o in over_limit if o.misses >= _MANY * o.requests]
+    return max(many, key=lambda o: (o.phase is not None, o.misses), default=None)
+
+
+def _told_by_many(over_limit: Sequence[OverLimit]) -> OverLimit | None:
+    """As `_missed_by_many`, if a phase holds their time: else what is missing says more."""
+    return _missed_by_many([o for o in over_limit if o.phase is not None])
 
 
 def _ended_early(missing: Sequence[MissingEvidence], window_text: str) -> str | None:

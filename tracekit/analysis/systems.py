@@ -25,8 +25,10 @@ class System:
     ``sources`` are the files of ``sql/sources`` that read it, ``engines`` the values of
     ``requests.engine``. ``phases`` holds per phase (how well, from what). ``turn_on`` holds per
     kind of evidence the flag or variable that sends it: ``spans``, ``split`` (queue apart from
-    prefill), ``transfer`` (when), ``bytes`` (how much), ``load``, ``cached``, ``trace`` (that
-    callers and servers share a trace or an id).
+    prefill), ``transfer`` (when), ``bytes`` (how much), ``wire`` (both), ``load``, ``cached``,
+    ``preempted``, ``blocks`` (of the KV cache, how large), ``trace`` (that callers and servers
+    share a trace or an id). ``knobs`` are its settings: ``chunk`` (prompt tokens a step),
+    ``running`` (requests at once), ``kv_room``.
     """
 
     name: str
@@ -36,6 +38,7 @@ class System:
     phases: dict[str, tuple[str, str]]
     turn_on: dict[str, str] = field(default_factory=dict)
     doc: str = ""
+    knobs: dict[str, str] = field(default_factory=dict)
 
 
 SYSTEMS: Final[tuple[System, ...]] = (
@@ -61,9 +64,19 @@ SYSTEMS: Final[tuple[System, ...]] = (
             "the engine's /metrics for this window",
             "cached": "vLLM: start with --enable-prompt-tokens-details and keep "
             "usage.prompt_tokens_details in the client's span or log",
+            "wire": "record bytes and wire time of the transfer (vLLM: "
+            "vllm:nixl_xfer_time_seconds on the decode server)",
+            "preempted": "look at vllm:num_preemptions_total in the engine's /metrics for this "
+            "window",
+            "blocks": "look at block_size in its vllm:cache_config_info",
             "trace": "let the caller send its traceparent header",
         },
         "docs/sources/vllm.md",
+        {
+            "chunk": "--max-num-batched-tokens",
+            "running": "--max-num-seqs",
+            "kv_room": "--gpu-memory-utilization, a smaller --max-model-len, KV in 8 bits",
+        },
     ),
     System(
         "sglang",
@@ -92,10 +105,19 @@ SYSTEMS: Final[tuple[System, ...]] = (
             "sglang:num_decode_prealloc_queue_reqs in /metrics for this window",
             "cached": "SGLang's root spans carry gen_ai.usage.cached_tokens; for clients start "
             "with --enable-cache-report",
+            "wire": "trace the transfer engine, too (SGLang: --trace-modules request,mooncake on "
+            "the prefill server)",
+            "preempted": "look at sglang:num_retracted_requests_total in the engine's /metrics for "
+            "this window",
             "trace": "send one traceparent to both servers, or the same rid; P/D servers meet by "
             "bootstrap_room",
         },
         "docs/sources/sglang.md",
+        {
+            "chunk": "--chunked-prefill-size",
+            "running": "--max-running-requests",
+            "kv_room": "--mem-fraction-static",
+        },
     ),
     System(
         "sglang_router",
@@ -245,9 +267,12 @@ SYSTEMS: Final[tuple[System, ...]] = (
             "load": "look at llamacpp:requests_processing and llamacpp:requests_deferred in "
             "/metrics for this window (the latter leaves out who came during the running batch)",
             "cached": "timings.cache_n and the log tell it",
+            "load": "look at llamacpp:requests_processing and llamacpp:requests_deferred in "
+            "/metrics (--metrics) for this window",
             "trace": "llama.cpp ignores traceparent and x-request-id: records join by timings",
         },
         "docs/sources/llama-cpp.md",
+        {"chunk": "--batch-size", "running": "--parallel", "kv_room": "--ctx-size"},
     ),
     System(
         "ollama",
@@ -284,6 +309,9 @@ SYSTEMS: Final[tuple[System, ...]] = (
     ),
 )
 
+#: Stands as an example where the engine is not known.
+EXAMPLE: Final = "vllm"
+
 BY_ENGINE: Final[dict[str, System]] = {e: s for s in SYSTEMS for e in s.engines}
 
 
@@ -291,6 +319,16 @@ def turn_on(engine: str | None, kind: str, otherwise: str | None = None) -> str 
     """How to make ``engine`` send evidence of ``kind``; ``otherwise`` where that is not known."""
     system = BY_ENGINE.get(engine or "")
     return otherwise if system is None else system.turn_on.get(kind, otherwise)
+
+
+def knob(engine: str | None, kind: str) -> str:
+    """The engine's setting in brackets, after a blank; nothing where that is not known.
+
+    Of an engine that is not known, another's as an example: `` (vLLM --max-num-seqs)``.
+    """
+    system = BY_ENGINE.get(engine or EXAMPLE)
+    setting = None if system is None else system.knobs.get(kind)
+    return "" if system is None or setting is None else f" ({system.label} {setting})"
 
 
 def support_table() -> str:

@@ -73,6 +73,8 @@ def _sections(diagnosis: Diagnosis, cost_model: pl.DataFrame | None, every: bool
         yield _finding(number, finding, diagnosis)
     if folded:
         yield f"{folded_line(folded)}: `--all` lists them, `--json` always does"
+    if notes := list(side_notes.over_limit_notes(diagnosis)):
+        yield "\n".join(f"- {cell(note)}" for note in notes)
     if fleet := fleet_text.rows(diagnosis):
         yield f"## {fleet_text.HEADING}"
         yield table(fleet_text.COLUMNS, fleet, right=fleet_text.RIGHT)

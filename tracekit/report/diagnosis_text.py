@@ -60,6 +60,8 @@ def _blocks(diagnosis: Diagnosis, width: int, every: bool) -> Iterator[Renderabl
         yield Text(f"{folded_line(folded)}: --all lists them, --json always does")
     if folded or len(shown) > _DETAILED:
         yield Text()
+    for note in side_notes.over_limit_notes(diagnosis):
+        yield Text(note)
     if diagnosis.unexplained_share and _is_judged(diagnosis):
         share, given = formats.percent(diagnosis.unexplained_share), diagnosis.slo.source == GIVEN
         yield Text(texts.UNEXPLAINED.format(share=share, slow=texts.slow(given)), style="dim")

@@ -178,6 +178,13 @@ def _sizes(blocks: Sequence[BlockShare]) -> str:
     )
 
 
+def over_limit_notes(diagnosis: Diagnosis) -> Iterator[str]:
+    """What holds the time of misses without a finding, where the headline does not say it."""
+    for over in diagnosis.over_limit:
+        if over.sentence not in diagnosis.sentence:
+            yield f"{over.sentence}; try: {over.action}"
+
+
 def _loaded(diagnosis: Diagnosis) -> Iterator[str]:
     loads = diagnosis.kv_loads
     if loads is None or not loads.is_loss:
