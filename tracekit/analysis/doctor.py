@@ -14,7 +14,7 @@ from tracekit.analysis import sqlfiles
 from tracekit.analysis.doctor_chains import Remark, Row, chain_remarks
 from tracekit.analysis.likely import propose
 from tracekit.analysis.swapped import Swapped, looks_swapped
-from tracekit.analysis.systems import turn_on
+from tracekit.analysis.systems import EXAMPLE, turn_on
 from tracekit.words import plural as _n
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def health(session: Session) -> Health:
     remarks = (
         *_arrival_remarks(arrivals, services, now),
         *(_silent_remark(r) for r in _rows(session, "silent_services")),
-        *_join_remarks(joins),
+        *_join_remarks(joins, _engines(session)),
         *_likeness_remarks(session, joins),
         *(remark for row in engines for remark in _engine_remarks(row)),
         *(remark for row in chains for remark in chain_remarks(row)),
@@ -167,7 +167,13 @@ def _silent_remark(row: Row) -> Remark:
     )
 
 
-def _join_remarks(joins: Row) -> Iterator[Remark]:
+def _engines(session: Session) -> tuple[str, ...]:
+    """The engines that requests name."""
+    rows = session.frame("select distinct engine from window_requests where engine is not null")
+    return tuple(sorted(rows["engine"].to_list()))
+
+
+def _join_remarks(joins: Row, engines: Sequence[str] = ()) -> Iterator[Remark]:
     requests = joins["requests"]
     if not requests:
         return
@@ -188,8 +194,8 @@ def _join_remarks(joins: Row) -> Iterator[Remark]:
                 "note",
                 "joins",
                 f"{_n(joins['client_only'], 'request')} of a client without a server span",
-                "engines report nothing for aborted, refused and unsampled requests (vLLM: "
-                "traceparent flag 00)",
+                "engines report nothing for aborted, refused and unsampled requests"
+                + (" (vLLM: traceparent flag 00)" if not engines or EXAMPLE in engines else ""),
             )
         if joins["engine_spans_alone"]:
             alone, spans = joins["engine_spans_alone"], joins["engine_spans"]
@@ -216,7 +222,8 @@ def _join_remarks(joins: Row) -> Iterator[Remark]:
             "joins",
             "no server reported anything: before the first token, queue and prefill cannot be told "
             "apart",
-            "turn on the engine's tracing (vLLM: --otlp-traces-endpoint grpc://HOST:4317)",
+            (turn_on(engines[0], "spans") if len(engines) == 1 else None)
+            or "turn on the engine's tracing (vLLM: --otlp-traces-endpoint grpc://HOST:4317)",
         )
     if joins["weak_matches"]:
         yield Remark(
@@ -274,8 +281,9 @@ def _engine_remarks(row: Row) -> Iterator[Remark]:
             "problem",
             "joins",
             f"{engine}: {_n(row['split_ids'], 'request id')} on several servers in several traces",
-            "the proxy between the servers does not forward traceparent (vLLM's example proxy "
-            "does not): the parts are joined by id alone",
+            "the proxy between the servers does not forward traceparent"
+            + (" (vLLM's example proxy does not)" if engine == EXAMPLE else "")
+            + ": the parts are joined by id alone",
         )
     if row["without_request_id"]:
         yield Remark(

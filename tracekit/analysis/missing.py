@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from tracekit.analysis.diagnosis import MissingEvidence, PrefixReuse
 from tracekit.analysis.rules import Rules
-from tracekit.analysis.systems import turn_on
+from tracekit.analysis.systems import EXAMPLE, turn_on
 from tracekit.words import plural, reach_text, verb
 
 if TYPE_CHECKING:
@@ -205,16 +205,22 @@ def missing_evidence(
             "preemptions",
             "more hits are reported than can be; engines count as one what a preempted request "
             "computes again, and who was preempted is not known",
-            "log the column preemptions, or look at vllm:num_preemptions_total in the engine's "
-            "/metrics for this window",
+            "log the column preemptions, or "
+            + (
+                turn_on(engine or EXAMPLE, "preempted")
+                or "look at the engine's metrics of preemptions for this window"
+            ),
         )
     if reuse is not None and reuse.is_missed and not reuse.engine_blocks:
         note(
             "KV block size",
             "prompts repeat more than the prefix cache gives, and only whole blocks of the "
             "engine's KV cache can be hit: how large they are is not known",
-            "let the receiver have the engine's metrics, or look at block_size in its "
-            "vllm:cache_config_info",
+            "let the receiver have the engine's metrics, or "
+            + (
+                turn_on(engine or EXAMPLE, "blocks")
+                or "look at the block (or page) size of its KV cache in its settings"
+            ),
         )
     if lacks("with_clock"):
         note(
