@@ -335,7 +335,7 @@ x as (
                 and g_first > coalesce(e_last, in_end, in_last) then g_first
             when e_n > 0 then coalesce(g_last, e_last, in_end, in_last)
             when p_n > 0 then coalesce(g_last, g_end, in_end, in_last)
-            when g_n > 0 then coalesce(g_last, g_end)
+            when g_n > 0 then coalesce(g_last, g_end, g_first)
             else s_last
         end as wall_end,
         case when coalesce(c_last_any, c_end, g_last, e_last, in_end, g_end, in_last,

@@ -3,9 +3,10 @@
 -- inputs: spans
 -- when: name = 'http_request' and kind = 1
 -- It starts a trace of its own and gives it to both workers, so that a client is joined by its
--- x-request-id (`request_id`) alone. Its span lasts to the end of the stream, and can outlast it by
--- seconds; `latency` (microseconds) lasts to the headers only. With two workers the router sends these
--- when both have answered, and holds back tokens until then: no client sees one earlier.
+-- x-request-id (`request_id`) alone. Its span outlasts the stream, by up to a minute: its end is none
+-- of the call. `latency` (microseconds) lasts to the headers, which is the whole of a call that failed.
+-- With two workers the router sends these when both have answered, and holds back tokens until then:
+-- no client sees one earlier.
 -- Times past the year 2200 are cut to it: they are set aside, and must not overflow on the way.
 with h as (
     select
@@ -26,8 +27,14 @@ l as (
     select
         h.*,
         -- within the call, or it is not believed
-        case when has_two and try_cast(a[5] as double) between 0 and (end_unix_ns - start_unix_ns) / 1e3
-            then start_unix_ns + (round(try_cast(a[5] as double) * 1e3))::bigint end as headers_ns
+        case when try_cast(a[5] as double) between 0 and (end_unix_ns - start_unix_ns) / 1e3
+            then start_unix_ns + (round(try_cast(a[5] as double) * 1e3))::bigint end as headers_ns,
+        case
+            when try_cast(a[3] as integer) = 499 then 'aborted'
+            when try_cast(a[3] as integer) in (408, 504) then 'timeout'
+            when status_code = 2 or try_cast(a[3] as integer) >= 400 then 'error'
+            else 'ok'
+        end as outcome
     from h
 )
 
@@ -46,22 +53,19 @@ select
     host_name,
     service_name as worker,
     a[1] as route,
-    case
-        when try_cast(a[3] as integer) = 499 then 'aborted'
-        when try_cast(a[3] as integer) in (408, 504) then 'timeout'
-        when status_code = 2 or try_cast(a[3] as integer) >= 400 then 'error'
-        else 'ok'
-    end as status,
-    case when status_code = 2 or try_cast(a[3] as integer) >= 400
+    outcome as status,
+    case when outcome <> 'ok'
         then coalesce(nullif(status_message, ''), 'http ' || a[3]) end as error,
     1 as has_clock,
     start_unix_ns as recv_unix_ns,
     'measured span start' as recv_src,
-    headers_ns as first_token_unix_ns,
-    case when headers_ns is not null then 'inferred latency until both workers answered' end
+    case when has_two and outcome = 'ok' then headers_ns end as first_token_unix_ns,
+    case when has_two and outcome = 'ok' and headers_ns is not null then 'inferred latency until both workers answered' end
         as first_token_src,
-    end_unix_ns as leg_end_unix_ns,
-    'measured span end' as leg_end_src,
+    case when outcome <> 'ok' then coalesce(headers_ns, end_unix_ns) end as leg_end_unix_ns,
+    case when outcome <> 'ok'
+        then case when headers_ns is null then 'measured span end' else 'reported latency' end end
+        as leg_end_src,
     ingested_unix_ns
 from l
 where a[4] = 'smg' and (

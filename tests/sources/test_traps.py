@@ -63,6 +63,10 @@ TRAPS: Final = {
         "a full KV cache fails requests after their status 200",
         "requests_deferred leaves out who waits; a scrape waits for the batch",
     ),
+    "sglang_router": (
+        "it begins a trace of its own: a client joins by x-request-id",
+        "its span outlasts the call, by up to a minute",
+    ),
 }  # fmt: skip
 
 

@@ -50,11 +50,28 @@ __all__ = ["Assignment", "Group", "LegFacts", "match", "needs_parents"]
 #: Untraced legs of one request id: a pair, or a pair and its retry; more is a constant id.
 _SHARED_ID_MAX: Final = 4
 
+#: Calls that a server makes or serves, and no client of its own.
+_SERVER_CALLS: Final = frozenset({"gateway", "router"})
+
 
 def _contains(outer: Unit, inner: Unit) -> bool:
     return (
         outer.start_ns - CLOCK_SLACK_NS <= inner.start_ns
         and inner.end_ns <= outer.end_ns + CLOCK_SLACK_NS
+    )
+
+
+def _is_servers(unit: Unit) -> bool:
+    return all(c.role in _SERVER_CALLS for c in unit.calls)
+
+
+def _lost_the_trace_of(client: Unit, server: Unit) -> bool:
+    """Whether a server began a trace of its own for what may be that client's call."""
+    own = {leg.trace_id for leg in client.legs}
+    return (
+        any(c.role == "client" for c in client.calls)
+        and _is_servers(server)
+        and own.isdisjoint(leg.trace_id for leg in server.legs)
     )
 
 
@@ -66,8 +83,6 @@ def _across_traces(units: list[Unit]) -> list[Unit]:
         norm_id = unit.norm_id
         if norm_id:
             by_id[norm_id].append(unit)
-    if not by_id:
-        return units
     gone: set[int] = set()
     for same in by_id.values():
         if len(same) < 2:
@@ -97,10 +112,11 @@ def _across_traces(units: list[Unit]) -> list[Unit]:
             left = {id(u) for u in paired}
             gone.update(id(u) for u in kept if id(u) not in left)
     units = [u for u in units if id(u) not in gone]
-    # a traced call that holds no engine, and an untraced engine leg of the same id inside it
+    # a traced call that holds no engine, and inside it an engine leg of the same id that is not
+    # traced, or is in a trace that a server began although it was given one (sglang-router)
     engines: dict[str, list[Unit]] = defaultdict(list)
     for unit in units:
-        if unit.engines and not unit.calls:
+        if unit.engines and _is_servers(unit):
             for name in unit.names:
                 engines[name].append(unit)
     bare = [u for u in units if u.calls and not u.engines and u.names]
@@ -110,12 +126,16 @@ def _across_traces(units: list[Unit]) -> list[Unit]:
             for name in unit.names
             for e in engines.get(name, ())
             if id(e) not in gone
-            and not e.calls
+            and (not e.calls or _lost_the_trace_of(unit, e))
             and _contains(unit, e)
             and same_tokens(unit.input_tokens, e.input_tokens)
         }
         if len(inside) == 1:
             (engine,) = inside.values()
+            outer = 1 + max(unit.depth_of.get(c.leg_id, 0) for c in unit.calls)
+            engine.depth_of = {
+                c.leg_id: outer + engine.depth_of.get(c.leg_id, 0) for c in engine.calls
+            }
             engine.absorb(unit, score=0.8)
             gone.add(id(unit))
     return [u for u in units if id(u) not in gone]

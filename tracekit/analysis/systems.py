@@ -265,8 +265,8 @@ SYSTEMS: Final[tuple[System, ...]] = (
             "spans": "llama.cpp sends no spans: import its log, or responses with `timings`",
             "split": "record when the headers of a streamed answer came, or log with -lv 5",
             "load": "look at llamacpp:requests_processing and llamacpp:requests_deferred in "
-            "/metrics (--metrics) for this window (the latter leaves out who came during the running "
-            "batch)",
+            "/metrics (--metrics) for this window (the latter leaves out who came during the "
+            "running batch)",
             "cached": "timings.cache_n and the log tell it",
             "trace": "llama.cpp ignores traceparent and x-request-id: records join by timings",
         },

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from statistics import median
 
 import pytest
 
-from tests.sources._recorded import client, recorded, sound
+from tests.sources._recorded import call_log, client, recorded, sound
 
 AGGREGATED = ("agg_baseline", "overload_engine_queue", "repeated_prefix", "kv_pressure")
 PD = ("pd_baseline", "pd_slow_kv", "pd_slow_kv_bootstrap")
@@ -58,18 +57,9 @@ def test_a_frontend_that_begins_long_after_the_client_sent_is_the_same_call(
 ) -> None:
     """Up to 141 ms lie between; they are on the way, and neither lost nor a clock's fault."""
     calls = client("dynamo", "pd_baseline")
-    rows = [
-        {
-            "request_id": c["request_id"],
-            "start_unix_ns": c["start_unix_ns"],
-            "ttft_ms": c["first_token_ms"],
-            "e2e_ms": c["last_token_ms"],
-        }
-        for c in calls
-    ]
-    log = tmp_path / "calls.jsonl"
-    log.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    found = recorded("dynamo/pd_baseline.otlp.jsonl.gz", str(log))
+    names = ("request_id", "start_unix_ns", "first_token_ms", "last_token_ms")
+    log = call_log(tmp_path, [tuple(c[n] for n in names) for c in calls])
+    found = recorded("dynamo/pd_baseline.otlp.jsonl.gz", log)
     sound(found)
     assert sorted(found.by_id()) == sorted(c["request_id"] for c in calls)
     assert found.count(quarantine_reason=None, status="ok") == len(calls)

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from statistics import median
 
-from tests.sources._recorded import client, recorded, sound
+import pytest
+
+from tests.sources._recorded import call_log, client, recorded, sound
+
+MS = 1_000_000
 
 
 def test_six_calls_were_sent_on_and_a_probe_is_none() -> None:
@@ -14,12 +19,58 @@ def test_six_calls_were_sent_on_and_a_probe_is_none() -> None:
     sound(found)
 
 
+@pytest.mark.trap("sglang_router", 2)
+def test_the_end_of_the_routers_span_is_no_end_of_the_call() -> None:
+    """It lasts 418 ms where the client had its last token after 90, with workers 44 s longer."""
+    found = recorded("sglang_router/router_pd.otlp.jsonl.gz").by_id()
+    (call,) = [
+        c for c in client("sglang_router", "router_pd") if c["request_id"] == "router_pd-0005"
+    ]
+    assert call["last_token_ms"] < 91
+    assert found["router_pd-0005"]["e2e_ms"] is None
+    assert found["router_pd-0005"]["decode_ms"] is None
+    assert all(r["quarantine_reason"] is None for r in found.values())
+
+
+@pytest.mark.trap("sglang_router", 2)
+def test_with_workers_a_call_ends_with_its_last_token() -> None:
+    found = recorded("sglang/pd-chunked.otlp.jsonl.gz")
+    by_id, by_trace = found.by_id(), found.by_trace()
+    late_ms = []
+    for call in client("sglang", "pd-chunked"):
+        request = by_id.get(call["request_id"]) or by_trace[call["trace_id"]]
+        late_ms.append((request["end_unix_ns"] - call["last_chunk_unix_ns"]) / MS)
+    assert len(late_ms) == 36
+    assert max(late_ms) < 50
+    assert median(late_ms) > -50
+
+
+@pytest.mark.trap("sglang_router", 1)
+def test_clients_join_by_x_request_id_though_their_trace_ends_at_the_router(
+    tmp_path: Path,
+) -> None:
+    """The router's spans last up to 44 s longer than the calls that they are of."""
+    calls = client("sglang", "pd-chunked")
+    rows = [
+        (c["request_id"], c["send_unix_ns"], *(
+            (c[f"{n}_chunk_unix_ns"] - c["send_unix_ns"]) / MS for n in ("first", "last")))
+        for c in calls
+    ]  # fmt: skip
+    found = recorded("sglang/pd-chunked.otlp.jsonl.gz", call_log(tmp_path, rows))
+    sound(found)
+    named = [r for r in found.requests if r["request_id"].startswith("pd-chunked-")]
+    assert sorted(r["request_id"] for r in named) == sorted(c["request_id"] for c in calls)
+    for request in named:
+        assert request["leg_roles"].startswith("client,gateway,prefill_engine,decode_engine")
+    assert found.count(quarantine_reason=None) == len(found.requests) == 36
+
+
 def test_a_client_sees_nothing_before_both_workers_have_answered() -> None:
     found = recorded("sglang_router/router_pd.otlp.jsonl.gz").by_id()
     calls = [c for c in client("sglang_router", "router_pd") if c["request_id"] in found]
     late_ms = [c["first_token_ms"] - found[c["request_id"]]["ttft_ms"] for c in calls]
     assert min(late_ms) > 0
     assert median(late_ms) < 2
-    # the router's own word is no measurement of a token
+    # nor is the router's own word a measurement of a token
     legs = recorded("sglang_router/router_pd.otlp.jsonl.gz").legs
     assert all(leg["first_token_src"].startswith("inferred") for leg in legs)
