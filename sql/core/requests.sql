@@ -110,10 +110,23 @@ l as (
         max(case when role = 'gateway' and status = 'ok' then 1 else 0 end) as g_ok,
         max(case when role in ('engine', 'decode_engine') and status = 'ok' then 1 else 0 end)
             as e_ok,
+        max(case when role in ('engine', 'decode_engine') and status = 'error' then 1 else 0 end)
+            as e_error,
+        max(case when role in ('engine', 'decode_engine') and status = 'timeout' then 1 else 0 end)
+            as e_timeout,
+        max(case when role in ('engine', 'decode_engine') and status = 'aborted' then 1 else 0 end)
+            as e_aborted,
         max(case when role in ('engine', 'decode_engine', 'provider') then 0
             when status in ('aborted', 'timeout', 'error') then 1 else 0 end) as outer_failed,
-        max(finish_reason) as finish_reason,
-        max(error) as error,
+        max(case when role = 'client' then finish_reason end) as c_finish,
+        max(case when role = 'client' then output_tokens end) as c_output,
+        -- a prefill server that did its part says length: it was to make one token
+        coalesce(
+            max(case when role = 'client' then finish_reason end),
+            max(case when role <> 'prefill_engine' then finish_reason end),
+            max(case when status in ('aborted', 'timeout', 'error') then finish_reason end)
+        ) as finish_reason,
+        coalesce(max(case when role = 'client' then error end), max(error)) as error,
         max(case when kv_bytes between 0 and 1000000000000000000 then kv_bytes end) as kv_bytes,
         max(preemptions) as preemptions,
         max(accepted_tokens_per_step) as accepted_tokens_per_step,
@@ -256,6 +269,13 @@ select
     case
         when l.c_n > 0 then case when l.c_aborted = 1 then 'aborted' when l.c_timeout = 1
             then 'timeout' when l.c_error = 1 then 'error' when l.c_open = 1 then 'open'
+            -- a client that tells no reason of the end knows that the headers came, no more
+            when l.c_finish is not null or l.e_ok = 1 then 'ok'
+            when l.e_timeout = 1 then 'timeout'
+            when l.e_error = 1 then 'error'
+            -- broken off before anything came, or by the client when it had enough
+            when l.e_aborted = 1 and t.c_first is null and coalesce(l.c_output, 0) = 0
+                then 'aborted'
             else 'ok' end
         -- of tries below a gateway one ended well
         when l.g_ok = 1 and l.e_ok = 1 and l.outer_failed = 0 then 'ok'

@@ -156,7 +156,8 @@ t as (
             when is_root and (a[8] like '%abort%' or is_left = 1 or reason is not null)
                 then case when failure is not null then 'error' else 'aborted' end
             when is_thread and root_id is null and any_root is null and status_code = 2 then 'error'
-            else 'ok'
+            -- how a call ended its root says, no stage of it
+            when is_root and not is_sender then 'ok'
         end as outcome,
         name in ('prefill_forward', 'chunked_prefill') and not coalesce(is_again, false)
             and (name = 'prefill_forward' or above not in ('prefill_forward', 'chunked_prefill'))
@@ -288,7 +289,6 @@ select
     coalesce(host_name, host_id) as host_name,
     concat_ws('/', service_name, 'DP' || dp_rank) as worker,
     'sglang' as engine,
-    'ok' as status,
     1 as has_clock,
     start_unix_ns as recv_unix_ns,
     'measured span start' as recv_src,

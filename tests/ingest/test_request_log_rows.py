@@ -46,12 +46,32 @@ from tracekit.chunks import Chunks, pack, unpack
         ({"finish_reason": None, "streaming": True}, "aborted"),
         ({"finish_reason": None, "streaming": True, "output_tokens": 3}, "ok"),
         ({"streaming": True}, "ok"),
+        # the code came with the headers: what came after them says how it ended
+        ({"http_status": 200, "error": "KVTransferError"}, "error"),
+        ({"http_status": "200", "error": "Request timed out."}, "timeout"),
+        ({"status_code": 200, "finish_reason": "abort"}, "aborted"),
+        ({"http_status": 200, "finish_reason": "error"}, "error"),
+        ({"http_status": 200, "finish_reason": None, "streaming": True}, "aborted"),
+        ({"http_status": 200, "finish_reason": "stop", "error": None}, "ok"),
+        ({"http_status": 503, "finish_reason": "stop"}, "error"),
+        ({"http_status": 200, "error": False}, "ok"),
+        ({"http_status": 200, "error": 0}, "ok"),
+        ({"http_status": 200, "error_code": 200}, "ok"),
+        ({"error": "OK"}, "ok"),
+        ({"error": True}, "error"),
+        ({"error_code": 1}, "error"),
     ],
 )
 def test_status(row: dict[str, object], status: str) -> None:
     batch = read(lines({"id": "a", "ttft_ms": 1.0} | row))
     assert rows(batch)[0]["status"] == status
     assert any("unknown status words" in n for n in batch.notices) == ("odd word" in row.values())
+
+
+def test_a_word_that_says_ok_beside_an_error_stays_and_is_told() -> None:
+    batch = read(lines({"id": "a", "ttft_ms": 1.0, "status": "success", "error": "boom"}))
+    assert (rows(batch)[0]["status"], rows(batch)[0]["error"]) == ("ok", "boom")
+    assert "'error' says an error but the status ok; ok is kept: 1 row(s)" in batch.notices
 
 
 @pytest.mark.parametrize("flag", ["cancelled_by_client", "is_cancelled", "canceled", "aborted"])

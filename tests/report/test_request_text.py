@@ -36,6 +36,15 @@ def _text(detail: RequestDetail, width: int) -> str:
     return stream.getvalue()
 
 
+def test_how_it_ended_is_told() -> None:
+    detail = _detail(())
+    told = {"status": "error", "finish_reason": "abort", "error": "KV [red]transfer\n\x1b[1mfailed"}
+    lines = _text(replace(detail, request=detail.request | told), 80).splitlines()
+    assert lines[0].rstrip().endswith("status error  finish abort")
+    assert "error: KV [red]transfer [1mfailed" in [line.rstrip() for line in lines]
+    assert not {"error", "finish"} & set(_text(detail, 80).replace(":", " ").split())
+
+
 _ADJACENT = st.lists(
     st.tuples(st.sampled_from(list(PHASES)), st.integers(0, 100_000)), min_size=1, max_size=30
 )

@@ -201,6 +201,8 @@ class Converter:
             return _ttft_kind
         if column.target == "request_id":
             return self._request_id
+        if column.target == "error":
+            return _error
         limit = _LIMITS.get(column.target, _LIMIT)
         return lambda cell: _cells.parse_text(_first_if_list(cell), limit=limit)
 
@@ -270,24 +272,29 @@ class Converter:
             self.tally.counts[_CHUNK_DOUBTS[doubt].format(source=source)] += count
 
     def _settle_status(self, rows: Sequence[Row], values: Values, plan: Plan) -> None:
-        """Fills in statuses; a flag that says cancelled goes before what is only an HTTP code.
+        """Fills in statuses; what a row tells of its end goes before what is only an HTTP code.
 
-        The code was sent with the headers, before the client left, or the stream broke off with an
-        error. A word that says ok stays.
+        A code below 400 says that the headers came: what follows may be an error, or be broken
+        off. A word that says ok stays, and what contradicts it is counted.
         """
         ends = "finish_reason" in plan.columns
-        status, cancelled, errors = values["status"], values["cancelled"], values["error"]
-        source = plan.columns["status"].source if "status" in plan.columns else ""
+        status, cancelled = values["status"], values["cancelled"]
+        column = plan.columns.get("status")
         for i in range(len(status)):
-            if status[i] not in (None, "ok") or not (cancelled[i] == 1 or errors[i] is not None):
-                pass
-            elif status[i] is None or _cells.is_http_code(rows[i].get(source)):
-                status[i] = "aborted" if cancelled[i] == 1 else None
-            elif cancelled[i] == 1:
-                flag = plan.columns["cancelled"].source
-                self.tally.counts[f"{flag!r} says cancelled but the status ok; ok is kept"] += 1
+            told = _request_derive.told_status(values, i, has_finish=ends)
+            if cancelled[i] == 1:
+                told = "aborted"
+            if status[i] == "ok" and column is not None and told != "ok":
+                if _cells.is_http_code(rows[i].get(column.source)):
+                    status[i] = told
+                elif cancelled[i] == 1 or values["error"][i] is not None:
+                    name = "cancelled" if cancelled[i] == 1 else "error"
+                    says = "cancelled" if cancelled[i] == 1 else "an error"
+                    self.tally.counts[
+                        f"{plan.columns[name].source!r} says {says} but the status ok; ok is kept"
+                    ] += 1
             if status[i] is None:
-                status[i] = _request_derive.told_status(values, i, has_finish=ends)
+                status[i] = told
 
     def _check(self, values: Values, bad: Bad) -> None:
         names = [n for n in _SUBSTANCE if any(v is not None for v in values[n])]
@@ -427,6 +434,20 @@ def _small(number: int, cell: object) -> int:
 def _first_if_list(cell: object) -> object:
     """APIs give finish reasons as lists, one a choice."""
     return cell[0] if isinstance(cell, list) and cell and isinstance(cell[0], str) else cell
+
+
+def _error(cell: object) -> str | None:
+    """What went wrong; None for a cell that says that nothing did (false, 0, OK, 200)."""
+    try:
+        if not _cells.parse_flag(cell):
+            return None
+    except CellError:
+        word = str(cell).strip().lower()
+        if word in ("ok", "success") or (
+            _cells.is_http_code(word) and _cells.parse_status(word) == "ok"
+        ):
+            return None
+    return _cells.parse_text(_first_if_list(cell), limit=_LIMITS["error"])
 
 
 def _ttft_kind(cell: object) -> str:

@@ -35,6 +35,8 @@ def render(detail: RequestDetail, *, width: int = 80) -> Group:
 def _blocks(detail: RequestDetail, width: int) -> Iterator[RenderableType]:
     yield _title(detail.request)
     yield _facts(detail.request)
+    if detail.request.get("error"):
+        yield Text(f"error: {' '.join(str(detail.request['error']).split())}", style="red")
     if detail.request.get("quarantine_reason"):
         yield Text(
             f"quarantined: {detail.request['quarantine_reason']} (in no statistic)",
@@ -76,6 +78,8 @@ def _title(request: dict[str, Any]) -> Text:
     for key in ("model", "engine", "route", "status"):
         if request.get(key):
             text.append(f"  {key} {request[key]}")
+    if request.get("finish_reason"):
+        text.append(f"  finish {request['finish_reason']}")
     return text
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from statistics import median
 
 import pytest
@@ -332,3 +334,45 @@ def test_sends_are_the_prefill_servers() -> None:
     }
     done = {r["request_key"] for r in found.requests if r["status"] == "ok"}
     assert done <= senders
+
+
+#: As the capture's client wrote it down, cut.
+_LOST = '{"object": "error", "message": "Decode transfer failed for request rank=0'
+
+
+@pytest.mark.parametrize("error", [None, _LOST])
+def test_a_200_beside_a_failed_transfer_is_no_success(error: str | None, tmp_path: Path) -> None:
+    """The headers came before the transfer failed, whether or not the client says what came."""
+    calls = client("sglang", "pd-decode-full")
+    log = tmp_path / "client.jsonl"
+    log.write_text(
+        "".join(json.dumps({**c, "error": error if c["failed"] else None}) + "\n" for c in calls)
+    )
+    found = recorded("sglang/pd-decode-full.otlp.jsonl.gz", str(log))
+    lost = {c["request_id"] for c in calls if c["failed"]}
+    assert len(lost) == 7
+    assert {r["request_id"] for r in found.requests if r["status"] == "error"} == lost
+    assert found.count(status="ok") == len(calls) - 7
+    for request in found.requests:
+        is_lost = request["request_id"] in lost
+        assert request["finish_reason"] == ("abort" if is_lost else "length")
+        wanted = (error or "Prefill transfer failed for request rank=0") if is_lost else ""
+        assert (request["error"] or "").startswith(wanted)
+        assert is_lost == (request["error"] is not None)
+
+
+def test_a_200_before_the_client_left_is_no_success(tmp_path: Path) -> None:
+    """Nothing came, the server broke off, and the log says no more than the headers' code."""
+    calls = client("sglang", "unified-edge")
+    early = {c["request_id"] for c in calls if c["cancelled"] and not c["first_chunk_unix_ns"]}
+    log = tmp_path / "client.jsonl"
+    log.write_text(
+        "".join(
+            json.dumps({k: v for k, v in c.items() if k != "cancelled"} | {"http_status": 200})
+            + "\n"
+            for c in calls
+        )
+    )
+    found = recorded("sglang/unified-edge.otlp.jsonl.gz", str(log)).by_id()
+    assert early
+    assert {found[name]["status"] for name in early} == {"aborted"}
