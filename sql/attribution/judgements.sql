@@ -99,6 +99,8 @@ judged as (
                 when 'decode' then m.decode_borrowed
             end = 1 then 1
             when w.phase = 'queue_or_prefill' then 1
+            -- a fault that lasts all of the window is in what the sizes of its requests should take
+            when k.candidate = 'request_shape' and m.source = 'window' then 1
             when s.cached_known = 0 and s.metric <> 'tpot' and k.candidate = 'request_shape'
                 and w.shape_phase in ('prefill', 'queue_or_prefill') then 1
             when s.cached_known = 0 and s.metric <> 'tpot' and k.candidate = 'attributed'

@@ -137,7 +137,33 @@ def test_shape() -> None:
         "50 % of the requests with the slowest TTFT: as slow as their size makes them"
     )
     assert "31k prompt tokens take 12 ms of prefill here" in sentence
-    assert sentence.endswith("n = about 9 (3 looked into)")
+    assert (
+        "n = about 9 (3 looked into); a fault of the whole window would look the same" in sentence
+    )
+    assert sentence.endswith("a --baseline window tells")
+
+
+def test_a_shape_is_no_fault_only_where_a_healthy_window_says_so() -> None:
+    def said(*, from_baseline: bool = False, most_miss: bool = False) -> tuple[str, str]:
+        words = replace(
+            _words("decode", "fixed_overhead", "tpot", shape=True),
+            from_baseline=from_baseline,
+            most_miss=most_miss,
+        )
+        sentence = finding_sentence(
+            words, share=1.0, n=9, looked_into=9, confidence=0.8, label="likely", source="given"
+        )
+        return sentence, action_for(words)
+
+    sentence, action = said(from_baseline=True)
+    assert "as slow as their size makes them, no fault (" in sentence
+    assert "--baseline" not in sentence and "without any fault" in action
+    sentence, action = said()
+    assert "no fault of their own" in sentence and "--baseline" in sentence
+    assert "without any fault" not in action
+    sentence, action = said(most_miss=True)
+    assert "no fault" not in sentence and "--baseline window tells" in sentence
+    assert action.startswith("name a healthy window with --baseline")
 
 
 def test_culprit_and_worker_are_named() -> None:

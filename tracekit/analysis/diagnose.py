@@ -32,13 +32,13 @@ from tracekit.analysis.finding_words import FindingWords, action_for
 from tracekit.analysis.fleet import Fleet, measure_fleet
 from tracekit.analysis.given_up import given_up
 from tracekit.analysis.judged import JUDGED_MAX
-from tracekit.analysis.missing import Beyond, missing_evidence
-from tracekit.analysis.over_limit import over_limits
+from tracekit.analysis.missing import Beyond, healthy_window, missing_evidence
+from tracekit.analysis.over_limit import over_limits, with_metric
 from tracekit.analysis.prefixes import prefix_reuse
 from tracekit.analysis.ranking import Row, order_findings
 from tracekit.analysis.rules import Rules
 from tracekit.analysis.savings import cache_work
-from tracekit.analysis.sentence import diagnosis_sentence, finding_sentence
+from tracekit.analysis.sentence import SHAPE_CAUSES, diagnosis_sentence, finding_sentence
 from tracekit.analysis.slo import GIVEN, Slo
 from tracekit.analysis.speculation import chunk_pace
 from tracekit.analysis.swapped import set_aside
@@ -54,6 +54,9 @@ if TYPE_CHECKING:
 
 #: Culprits and workers named in one finding.
 _NAMED: Final = 5
+
+#: Where so much of the misses is without a finding, a healthy window would say more.
+_MOSTLY: Final = 0.5
 
 #: A limit that was given, or that there were requests enough to set.
 _ANY_LIMIT: Final = """
@@ -152,6 +155,13 @@ def diagnose_connection(
         rules=attribution.rules,
     )
     missing = with_times(missing, counts, min_rows=attribution.rules.min_rows)
+    if (
+        baseline is None
+        and misses.total
+        and counts.completed >= attribution.rules.min_rows
+        and (not findings or (unexplained or 0.0) >= _MOSTLY or findings[0].cause in SHAPE_CAUSES)
+    ):
+        missing = (*missing, healthy_window(limits_given=slo.source == GIVEN))
     early = given_up(
         con,
         misses,
@@ -400,6 +410,7 @@ def _findings(
         return ()
     culprits = _culprits(con)
     workers = _workers(con)
+    most_miss = {m for m, n in with_metric(con).items() if 2 * misses.by_metric.get(m, 0) > n}
     support = read_support(
         con, attribution, fields, lost_loads=lost_loads, hits_believed=hits_believed
     )
@@ -422,6 +433,7 @@ def _findings(
             support,
             disaggregated=(row["phase"], row["cause"], row["metric"]) in apart,
             engine=fields["engine"],
+            most_miss=row["metric"] in most_miss,
         )
         for row in rows
     )
@@ -437,6 +449,7 @@ def _finding(
     *,
     disaggregated: bool,
     engine: str | None,
+    most_miss: bool,
 ) -> Finding:
     rules = attribution.rules
     confidence = float(row["confidence"])
@@ -463,6 +476,8 @@ def _finding(
         slower_version=row["slower_version"],
         idle_ms=support.idle_ms(row["phase"], row["cause"]),
         engine=engine,
+        from_baseline=support.from_baseline,
+        most_miss=most_miss,
         prefill_at_most_ms=support.prefill_at_most_ms(row),
     )
     share = float(row["share_of_misses"])

@@ -119,13 +119,11 @@ def _cause_lines(row: Row, words: FindingWords, support: Support) -> Iterator[st
                 yield f"over all requests {cached} of a prompt came from the cache"
         elif words.output_tokens is not None and words.phase == "decode":
             yield f"these requests have {tokens(words.output_tokens, 'output')} (median)"
-        elif words.phase == "kv_transfer" and support.transfer_cost is not None:
-            fixed_ms, token_ms = support.transfer_cost
-            yield (
-                f"a transfer takes {format_ms(1e3 * token_ms)} for 1,000 prompt tokens, and "
-                f"{format_ms(fixed_ms)} whatever its size"
-            )
+        if words.phase == "kv_transfer":
+            yield from _transfer_lines(support)
         return
+    if words.phase == "kv_transfer" and support.from_baseline:
+        yield from _transfer_lines(support)
     total = row["total_excess_ms"]
     facts = support.facts.get((words.phase, words.cause))
     if facts is not None:
@@ -183,6 +181,26 @@ def _cause_lines(row: Row, words: FindingWords, support: Support) -> Iterator[st
             "the time passed between the intended and the actual sending, before any server saw "
             "the request"
         )
+
+
+def _transfer_lines(support: Support) -> Iterator[str]:
+    """What a transfer costs by its size, where one fit tells, and what the baseline's cost."""
+    if support.transfer_cost is None:
+        return
+    here = support.transfer_here or support.transfer_cost
+    said = (
+        f"a transfer takes {format_ms(1e3 * here[1])} for 1,000 prompt tokens, and "
+        f"{format_ms(here[0])} whatever its size"
+    )
+    if support.from_baseline:
+        if support.transfer_here is None:
+            return
+        fixed_ms, token_ms = support.transfer_cost
+        said += (
+            f" (median); in the baseline window {format_ms(1e3 * token_ms)} and "
+            f"{format_ms(fixed_ms)}"
+        )
+    yield said
 
 
 def _slow_everywhere(f: Row) -> bool:

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import duckdb
+import numpy as np
 
+from tracekit.analysis._arrow import numpy_column
 from tracekit.analysis.attribution import Attribution
 from tracekit.analysis.diagnosis import KvLoads
 from tracekit.analysis.fit import Cell, PhaseFit
+from tracekit.analysis.quantile import quantile_fit
 from tracekit.analysis.rules import Rules
 from tracekit.analysis.strata import Key, Mostly, finding_strata
 
@@ -30,7 +33,10 @@ class Support:
     from_baseline: bool
     calm: frozenset[str]
     errors: Mapping[str, tuple[float, float]]
+    #: of KV transfers as expected, and with a baseline as they are in this window: ms whatever the
+    #: size, ms a prompt token
     transfer_cost: tuple[float, float] | None
+    transfer_here: tuple[float, float] | None
     inferred: Row
     usual_overlap: Mapping[str, float]
     workers: Mapping[tuple[str, str], Row]
@@ -108,7 +114,8 @@ def read_support(
         from_baseline=attribution.baseline is not None,
         calm=frozenset(p for cell in model.cells for p, fit in cell.fits.items() if fit.is_calm),
         errors=fitted(model.cells),
-        transfer_cost=_transfer_cost(model.cells),
+        transfer_cost=(cost := _transfer_cost(model.cells)),
+        transfer_here=_transfers_here(con) if attribution.baseline and cost else None,
         inferred=con.sql("select * from inferred_rules").to_arrow_table().to_pylist()[0],
         usual_overlap=dict(overlap),
         workers={(r["phase"], r["worker"]): r for r in slow},
@@ -131,6 +138,31 @@ def _transfer_cost(cells: Sequence[Cell]) -> tuple[float, float] | None:
         if not cell.kv_per_byte and (fit := cell.fits.get("kv_transfer")) is not None
     }
     return next(iter(found)) if len(found) == 1 else None
+
+
+#: Transfers needed to say what they take, and how many times the small sizes the large ones are.
+_TRANSFERS_MIN: Final = 30
+_SPREAD_MIN: Final = 1.5
+
+
+def _transfers_here(con: duckdb.DuckDBPyConnection) -> tuple[float, float] | None:
+    """(ms whatever the size, ms a prompt token) of this window's transfers, at the median."""
+    rows = con.sql(
+        "select input_tokens, kv_transfer_ms from drawn_facts"
+        " where completed = 1 and kv_transfer_ms > 0 and input_tokens > 0"
+    ).to_arrow_table()
+    tokens, took_ms = (numpy_column(rows[i]).astype(np.float64) for i in (0, 1))
+    if len(tokens) < _TRANSFERS_MIN:
+        return None
+    small, large = np.percentile(tokens, (10, 90))
+    if large < _SPREAD_MIN * small:
+        return None
+    features = np.column_stack([np.ones(len(tokens)), tokens])
+    try:
+        fixed_ms, token_ms = quantile_fit(features, took_ms, tau=0.5)
+    except ArithmeticError:
+        return None
+    return float(fixed_ms), float(token_ms)
 
 
 def _few(con: duckdb.DuckDBPyConnection, rules: Rules) -> dict[Key, tuple[int, int]]:

@@ -45,10 +45,19 @@ class FindingWords:
     idle_ms: float | None = None
     #: what is as slow as its size was served by a version that takes longer for all
     slower_version: VersionPace | None = None
+    #: what is ordinary comes from a window that was declared healthy
+    from_baseline: bool = False
+    #: most requests with this metric are over its limit
+    most_miss: bool = False
     #: the serving engine, if all requests have the same
     engine: str | None = None
     #: inferred from others: at most so much of a merged phase is prefill
     prefill_at_most_ms: float | None = None
+
+    @property
+    def is_own_measure(self) -> bool:
+        """Whether what its size should take is known from the window itself and nothing else."""
+        return self.is_shape and not self.from_baseline and self.slower_version is None
 
     @property
     def waited_at_least_ms(self) -> float | None:
@@ -101,10 +110,18 @@ def action_for(words: FindingWords) -> str:
             f"compare the two versions ({compare_command(words.slower_version)}), and go back to "
             f"{words.slower_version.quicker} if it is not the traffic"
         )
+    if words.is_own_measure and words.most_miss:
+        return "name a healthy window with --baseline: this one is over the limit as a whole"
+    if words.is_own_measure and words.cause == "kv_transfer_size":
+        return (
+            "compare what a transfer costs by its size with the link's rating, or with a healthy "
+            "window (--baseline), before shortening prompts or storing KV in fewer bits"
+        )
     if words.cause == "fixed_overhead" and words.metric == "tpot":
+        costs = "without any fault" if words.from_baseline else "for all requests of this window"
         return (
             "compare a smaller model, speculative decoding or another provider's token rate: "
-            "a token costs this much here without any fault"
+            f"a token costs this much here {costs}"
         )
     if words.cause == "fixed_overhead" and words.phase == "decode":
         return "limit output length, or compare a model or provider with a higher token rate"

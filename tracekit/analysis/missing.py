@@ -58,6 +58,10 @@ _CLIENT_SPANS: Final = (
 )
 
 
+#: The field of a note that nothing but the window itself says what is ordinary.
+HEALTHY_FIELD: Final = "baseline"
+
+
 @dataclass(frozen=True)
 class Beyond:
     """Slow requests of one cell that are far larger in a phase than what it was fitted on."""
@@ -281,6 +285,24 @@ def missing_evidence(
             or "look at the engine's metrics for waiting requests and KV usage in this window",
         )
     return tuple(out)
+
+
+def healthy_window(*, limits_given: bool) -> MissingEvidence:
+    """That the window is its own measure, which hides what lasts all of it, and how to mend it."""
+    if limits_given:
+        return MissingEvidence(
+            HEALTHY_FIELD,
+            "what is ordinary is known from this window alone: a fault that lasts all of it looks "
+            "ordinary",
+            "name a healthy window with --baseline START..END",
+        )
+    return MissingEvidence(
+        f"slo, {HEALTHY_FIELD}",
+        "no limit is given, so slow is the slowest 5 % of this window, and ordinary is what the "
+        "window itself shows: a fault that lasts all of it is in both",
+        "give the limits that users need (--slo ttft=800ms,tpot=50ms), or name a healthy window "
+        "with --baseline START..END",
+    )
 
 
 def _too_large(cell: Cell, beyond: Beyond, rules: Rules) -> tuple[str, str]:

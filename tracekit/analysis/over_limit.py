@@ -8,7 +8,7 @@ of a fault.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 import duckdb
@@ -43,7 +43,7 @@ def over_limits(
     if not misses.total:
         return ()
     rows = con.sql("select * from over_limit").to_arrow_table().to_pylist()
-    with_metric = dict(zip(SLO_METRICS, _with_metric(con), strict=True))
+    requests = with_metric(con)
     found = dict(
         con.execute(
             "select metric, count(*) filter (class in ('attributed', 'request_shape')) / count(*)"
@@ -63,7 +63,7 @@ def over_limits(
                 metric,
                 limit_ms=_limit_ms(con, metric),
                 misses=n,
-                requests=with_metric[metric],
+                requests=requests[metric],
                 top=top,
                 completed=completed,
                 engine=engine,
@@ -79,12 +79,13 @@ def _limit_ms(con: duckdb.DuckDBPyConnection, metric: str) -> float:
     return float(limit)
 
 
-def _with_metric(con: duckdb.DuckDBPyConnection) -> Sequence[int]:
+def with_metric(con: duckdb.DuckDBPyConnection) -> dict[str, int]:
+    """Per metric the requests that have it, or were killed with so much of it."""
     (row,) = con.execute(
         "select count(ttft_ms), count(tpot_ms), count(e2e_ms) from request_facts "
         "where completed + censored > 0"
     ).fetchall()
-    return row
+    return dict(zip(SLO_METRICS, row, strict=True))
 
 
 def _said(

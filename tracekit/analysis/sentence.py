@@ -81,10 +81,20 @@ def finding_sentence(
             f"{pace.quicker} ({_shape_cost(words)}); {sure}"
         )
     if words.is_shape:
-        return (
-            f"{format_share(share)} of {subject}: as slow as their size makes them, no fault "
-            f"({_shape_cost(words)}); {sure}"
-        )
+        if words.from_baseline:
+            size = f"as slow as their size makes them, no fault ({_shape_cost(words)}); {sure}"
+        elif words.most_miss:
+            size = (
+                f"as slow as all of their size are in this window ({_shape_cost(words)}); {sure}; "
+                "whether that is a fault which lasts all of it, a --baseline window tells"
+            )
+        else:
+            size = (
+                "as slow as their size makes them here, no fault of their own "
+                f"({_shape_cost(words)}); {sure}; a fault of the whole window would look the same, "
+                "a --baseline window tells"
+            )
+        return f"{format_share(share)} of {subject}: {size}"
     why = cause_phrase(words)
     # what the evidence suggests is not as sure as the phase, which is measured
     if not why.startswith(";"):

@@ -16,6 +16,7 @@ from tracekit.analysis.diagnose import diagnose
 from tracekit.analysis.diagnosis import Diagnosis
 from tracekit.analysis.session import Session
 from tracekit.analysis.slo import parse_slo
+from tracekit.analysis.window import Window
 from tracekit.ingest.importer import import_paths
 from tracekit.lake.store import Store
 
@@ -61,6 +62,59 @@ def test_most_of_an_overloaded_engines_merged_time_is_inferred_to_be_a_wait() ->
         assert matched is not None, line
         assert 26 <= float(matched[1]) <= 120
         assert 1 <= float(matched[2]) <= 4
+
+
+#: Simulated transfers: prompt tokens x 131,072 bytes at 0.4 and at 16 GB/s.
+_SLOW_MS, _QUICK_MS = 131_072 / 0.4e9 * 1e6, 131_072 / 16e9 * 1e6
+_SLOW_KV = ("pd_slow_kv.otlp.jsonl.gz", "pd_slow_kv.request_trace.jsonl.gz")
+_HEALTHY = ("pd_baseline.otlp.jsonl.gz", "pd_baseline.request_trace.jsonl.gz")
+
+
+@pytest.mark.parametrize("slo", ["ttft=150ms", "ttft=220ms"])
+def test_a_link_that_is_slow_throughout_is_not_said_to_be_no_fault(slo: str) -> None:
+    """Every transfer takes 40 times what it should; nothing in this window says so."""
+    found = _diagnosis(*_SLOW_KV, slo=slo)
+    (top, *_) = [f for f in found.findings if f.cause == "kv_transfer_size"]
+    assert top.confidence < 0.9 and top.confidence_label == "likely"
+    assert "--baseline window tells" in top.sentence and "--baseline" in found.sentence
+    assert "no fault (" not in top.sentence
+    assert "--baseline" in top.action
+    (note,) = [m for m in found.missing_evidence if m.field == "baseline"]
+    assert "--baseline" in note.how
+
+
+def test_what_a_transfer_costs_is_said_against_the_baseline() -> None:
+    """Imported together: the healthy recording ended 22 s before the slow one began."""
+    with tempfile.TemporaryDirectory() as folder:
+        store = Store.open(Path(folder) / "s", create=True)
+        import_paths(store, [str(DATA / "dynamo" / name) for name in (*_SLOW_KV, *_HEALTHY)])
+        with Session.open(store) as session:
+            ((between,),) = session.con.sql(
+                "select min(start_unix_ns) from requests where request_id like 'pd_slow_kv%'"
+            ).fetchall()
+        slow = Window(between - 10**9, None, "the slow ones")
+        with Session.open(store, window=slow) as session:
+            found = diagnose(
+                session, parse_slo("ttft=150ms"), baseline=Window(None, between - 10**9, "before")
+            )
+    (top, *_) = found.findings
+    assert (top.phase, top.cause) == ("kv_transfer", "kv_transfer_bandwidth")
+    (line,) = [e for e in top.evidence if e.startswith("a transfer takes ")]
+    told = re.fullmatch(
+        r"a transfer takes ([\d.]+) ms for 1,000 prompt tokens, and [\d.]+ ms whatever its size "
+        r"\(median\); in the baseline window ([\d.]+) ms and [\d.]+ ms",
+        line,
+    )
+    assert told is not None, line
+    assert float(told[1]) == pytest.approx(_SLOW_MS, rel=0.05)
+    assert float(told[2]) == pytest.approx(_QUICK_MS, abs=4)
+    assert not [m for m in found.missing_evidence if "baseline" in m.field]
+
+
+def test_a_window_without_limits_names_what_would_say_more() -> None:
+    found = _diagnosis("overload_engine_queue.otlp.jsonl.gz", slo="")
+    (note,) = [m for m in found.missing_evidence if m.field == "slo, baseline"]
+    assert "--slo" in note.how and "--baseline" in note.how
 
 
 def _client_ttft_ms(scenario: str) -> np.ndarray:
