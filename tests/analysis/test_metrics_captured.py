@@ -6,6 +6,7 @@ import gzip
 import itertools
 import json
 from collections.abc import Iterator
+from importlib.resources import files
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -19,6 +20,7 @@ from tracekit.analysis.slo import Slo
 from tracekit.ingest.importer import import_paths
 from tracekit.lake.store import Store
 
+_DEMO = Path(str(files("tracekit"))) / "demo_data"
 _SPANS = Path(__file__).parent.parent / "data" / "vllm"
 _DATA = Path(__file__).parent.parent / "data" / "vllm_metrics"
 
@@ -79,6 +81,35 @@ def test_a_full_kv_cache_makes_the_queue(tmp_path: Path) -> None:
     assert top.excess_ms == pytest.approx(median(queued), rel=0.05)
     assert "engine metrics" not in {m.field for m in found.missing_evidence}
     assert "preempt" in " ".join(top.evidence)
+
+
+def test_a_queue_beside_an_empty_kv_cache_is_for_a_slot(tmp_path: Path) -> None:
+    """8 slots, and by the engine's own gauge never more than a few per cent of the KV in use."""
+    told = [s for _, _, s in scrapes(_DATA / "queue.metrics.txt.gz")]
+    assert max(s.value for s in told if s.name == "vllm:kv_cache_usage_perc") < 0.1
+    assert max(s.value for s in told if s.name == "vllm:num_requests_running") == 8
+
+    store = _store(tmp_path, _DEMO / "queue.otlp.pb.gz")
+    # another process' metrics tell nothing of this queue, and are no reason to ask for metrics
+    store.append(
+        "metric_samples",
+        metric_rows(_DATA / "queue.metrics.txt.gz", service="another", instance="x"),
+    )
+    with Session.open(store) as session:
+        unsure = diagnose(session, Slo(ttft_ms=500.0))
+    (note,) = [m for m in unsure.missing_evidence if m.field == "engine metrics"]
+    assert "metrics are stored, but no KV usage of these requests' worker" in note.why
+    assert "--service NAME" in note.how
+
+    _add_metrics(store, "queue.metrics.txt.gz", "vllm-server")
+    with Session.open(store) as session:
+        found = diagnose(session, Slo(ttft_ms=500.0))
+    top = found.findings[0]
+    assert (top.phase, top.cause) == ("queue", "unknown"), "why so many came is not known"
+    assert "for a slot" in top.sentence and "not for memory" in top.sentence
+    assert "do not show which" not in top.sentence
+    assert "limit of running requests (vLLM --max-num-seqs)" in top.action
+    assert not [m for m in found.missing_evidence if m.field == "engine metrics"]
 
 
 def test_streams_that_froze_were_preempted(tmp_path: Path) -> None:

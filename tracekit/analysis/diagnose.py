@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, Final
 import duckdb
 
 from tracekit.analysis import evidence
+from tracekit.analysis._duck import defined
 from tracekit.analysis.attribution import Attribution, define_attribution
 from tracekit.analysis.diagnosis import (
     Culprit,
     Diagnosis,
     Finding,
     Goodput,
-    KvLoads,
     Misses,
     Percentiles,
     PhaseTotal,
@@ -125,6 +125,13 @@ def diagnose_connection(
     reuse = prefix_reuse(con, attribution.prefixes)
     impossible = reuse is not None and reuse.is_impossible
     paces = version_paces(con, attribution.cost_model.cells)
+    support = read_support(
+        con,
+        attribution,
+        fields,
+        lost_loads=cache.lost_of(fields),
+        hits_believed=not impossible,
+    )
     findings = fleet.with_placebo(
         _findings(
             con,
@@ -133,9 +140,12 @@ def diagnose_connection(
             fields,
             fleet=fleet,
             slower=of_findings(con, paces),
-            lost_loads=cache.lost_of(fields),
-            hits_believed=not impossible,
+            support=support,
         )
+    )
+    waits = support.waits("queue", "unknown")
+    is_open = any(f.phase == "queue" and f.cause == "unknown" for f in findings) and not (
+        waits is not None and waits.has_memory(attribution.rules)
     )
     reasons = {r["reason"]: int(r["n"]) for r in _abstentions(con)}
     unexplained = _unexplained_share(con, misses)
@@ -143,7 +153,11 @@ def diagnose_connection(
         fields,
         completed=counts.completed,
         reasons=reasons,
-        queue_cause_open=any(f.phase == "queue" and f.cause == "unknown" for f in findings),
+        queue_cause_open=is_open,
+        waits=waits,
+        metrics_stored=is_open
+        and defined(con, ("metric_samples",))
+        and bool(_rows(con, "select 1 from metric_samples limit 1")),
         cells=attribution.cost_model.cells,
         reuse=reuse,
         clocks_wanted=_clocks_wanted(con),
@@ -402,8 +416,7 @@ def _findings(
     *,
     fleet: Fleet,
     slower: Mapping[tuple[str, str, str], VersionPace],
-    lost_loads: KvLoads | None,
-    hits_believed: bool,
+    support: Support,
 ) -> tuple[Finding, ...]:
     rows = _rows(con, "select * from findings")
     if not rows:
@@ -411,9 +424,6 @@ def _findings(
     culprits = _culprits(con)
     workers = _workers(con)
     most_miss = {m for m, n in with_metric(con).items() if 2 * misses.by_metric.get(m, 0) > n}
-    support = read_support(
-        con, attribution, fields, lost_loads=lost_loads, hits_believed=hits_believed
-    )
     apart = {(r["phase"], r["cause"], r["metric"]) for r in _rows(con, _APART)}
 
     for row in rows:
@@ -458,6 +468,7 @@ def _finding(
     label = (
         "high" if confidence >= rules.high else "likely" if confidence >= rules.likely else "mixed"
     )
+    waits = support.waits(row["phase"], row["cause"])
     words = FindingWords(
         phase=row["phase"],
         cause=row["cause"],
@@ -476,6 +487,8 @@ def _finding(
         slower_version=row["slower_version"],
         idle_ms=support.idle_ms(row["phase"], row["cause"]),
         engine=engine,
+        room_at_kv_usage=waits.kv_usage if waits and waits.has_memory(rules) else None,
+        is_not_for_decode_kv=waits is not None and waits.alloc_ms is not None,
         from_baseline=support.from_baseline,
         most_miss=most_miss,
         prefill_at_most_ms=support.prefill_at_most_ms(row),

@@ -167,15 +167,8 @@ def _cause_lines(row: Row, words: FindingWords, support: Support) -> Iterator[st
             f"{format_ms(row['cause_ms'])} of {format_ms(total)} lost in prefill are a second "
             "prefill on the decode server, which waited for no KV cache or took none"
         )
-    elif words.phase == "queue" and words.cause == "unknown" and support.pressure:
-        p = support.pressure[0]
-        service = p["service_ratio"]
-        at = "" if service is None else f"; service takes {service:.2f} times the expected"
-        of = "" if len(support.pressure) == 1 else f" of {p['model']}, the busiest model,"
-        yield (
-            f"most arrivals{of} wait in {format_share(p['waiting_share'])} of {p['bins']:,} "
-            f"slices of time, {plural(round(p['usual_arrivals']), 'arrival')} in a usual one{at}"
-        )
+    elif words.phase == "queue" and words.cause == "unknown":
+        yield from _waiting_lines(support)
     elif words.cause == "client_concurrency":
         yield (
             "the time passed between the intended and the actual sending, before any server saw "
@@ -201,6 +194,34 @@ def _transfer_lines(support: Support) -> Iterator[str]:
             f"{format_ms(fixed_ms)}"
         )
     yield said
+
+
+def _waiting_lines(support: Support) -> Iterator[str]:
+    """What is known of a queue whose cause is open."""
+    waits = support.waits("queue", "unknown")
+    if waits is not None and waits.alloc_ms is not None:
+        yield _alloc_line(waits.alloc_ms)
+    if waits is not None and waits.kv_usage is not None and waits.full_share is not None:
+        yield (
+            f"the KV cache was {format_share(waits.kv_usage)} full on average and at its limit in "
+            f"{format_share(waits.full_share)} of the samples"
+        )
+    if support.pressure:
+        p = support.pressure[0]
+        service = p["service_ratio"]
+        at = "" if service is None else f"; service takes {service:.2f} times the expected"
+        of = "" if len(support.pressure) == 1 else f" of {p['model']}, the busiest model,"
+        yield (
+            f"most arrivals{of} wait in {format_share(p['waiting_share'])} of {p['bins']:,} "
+            f"slices of time, {plural(round(p['usual_arrivals']), 'arrival')} in a usual one{at}"
+        )
+
+
+def _alloc_line(alloc_ms: float) -> str:
+    return (
+        f"{format_ms(alloc_ms)} of their queue, at the median, is the wait for KV space on the "
+        "decode server"
+    )
 
 
 def _slow_everywhere(f: Row) -> bool:
@@ -236,10 +257,7 @@ def _tested(cause: str, f: Row) -> Iterator[str]:
             f"{f['peer_busy']:.1f} on the least loaded peer"
         )
     elif cause == "kv_capacity" and f["alloc_ms"] is not None and f["full_share"] is None:
-        yield (
-            f"{format_ms(f['alloc_ms'])} of their queue, at the median, is the wait for KV space "
-            "on the decode server"
-        )
+        yield _alloc_line(f["alloc_ms"])
     elif cause == "kv_capacity" and f["full_share"] is not None:
         known = f["worker_preemptions"] is not None
         many = round(f["worker_preemptions"]) if known else 0

@@ -24,6 +24,28 @@ Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
+class Waits:
+    """Medians of what is told of requests in a queue; None where most of them tell nothing.
+
+    ``kv_usage`` [1] of their worker's KV cache meanwhile, ``full_share`` [1] of its samples that
+    found it full, ``alloc_ms`` the part of the queue that waited for a decode server's KV space.
+    """
+
+    kv_usage: float | None
+    full_share: float | None
+    alloc_ms: float | None
+
+    def has_memory(self, rules: Rules) -> bool:
+        """Whether the KV cache had room all the time: then they waited for a slot."""
+        return (
+            self.kv_usage is not None
+            and self.full_share is not None
+            and self.kv_usage < rules.filled_kv
+            and self.full_share < rules.full_share
+        )
+
+
+@dataclass(frozen=True)
 class Support:
     """What the evidence refers to beyond the finding itself."""
 
@@ -54,6 +76,18 @@ class Support:
         """How long nothing ran before most of these requests [ms]; None if that is nothing."""
         f = self.facts.get((phase, cause))
         return f["idle_ms"] if f is not None and is_idle(f) else None
+
+    def waits(self, phase: str, cause: str) -> Waits | None:
+        """What is told of a queue whose cause is open; None of other phases and causes."""
+        f = self.facts.get((phase, cause))
+        if phase != "queue" or cause != "unknown" or f is None:
+            return None
+        told = 2 * f["kv_told"] > f["looked_into"]
+        return Waits(
+            kv_usage=f["kv_usage"] if told else None,
+            full_share=f["full_share"] if told else None,
+            alloc_ms=f["alloc_ms"] if 2 * f["alloc_told"] > f["looked_into"] else None,
+        )
 
     def prefill_at_most_ms(self, row: Row) -> float | None:
         """Of a finding's merged time, what the quickest of that size tell of its prefill [ms].
@@ -228,6 +262,7 @@ def _facts(con: duckdb.DuckDBPyConnection) -> list[Row]:
                 sum(e.preemptions) as preemptions,
                 count(case when e.preemptions > 0 then 1 end) as preempted,
                 max(e.worker_preemptions) as worker_preemptions,
+                count(e.full_share) as kv_told, count(e.alloc_ms) as alloc_told,
                 count(*) as looked_into, count(e.idle_ms) as idle, median(e.idle_ms) as idle_ms,
                 max(i.usual_share) as idle_usual
             from causes as c join cause_evidence as e on c.suspect_id = e.suspect_id

@@ -13,7 +13,7 @@ from typing import Final
 
 from tracekit.analysis.diagnosis import Culprit, VersionPace
 from tracekit.analysis.systems import EXAMPLE, knob, turn_on
-from tracekit.analysis.wording import format_ms, tokens
+from tracekit.analysis.wording import format_ms, format_share, tokens
 
 #: A culprit with less than this share of the first one's stall is no example for others.
 _HEAVY_SHARE: Final = 0.3
@@ -49,6 +49,10 @@ class FindingWords:
     from_baseline: bool = False
     #: most requests with this metric are over its limit
     most_miss: bool = False
+    #: of a queue without a known cause: the KV cache had room [1 in use], so it is for a slot
+    room_at_kv_usage: float | None = None
+    #: ... or the wait for the decode server's KV space is told, and is not most of it
+    is_not_for_decode_kv: bool = False
     #: the serving engine, if all requests have the same
     engine: str | None = None
     #: inferred from others: at most so much of a merged phase is prefill
@@ -136,6 +140,12 @@ def action_for(words: FindingWords) -> str:
         )
     if words.cause == "long_prompt" and words.disaggregated:
         return "try prefix caching, fewer document chunks, or reranking"
+    if words.room_at_kv_usage is not None:
+        return (
+            "raise the limit of running requests"
+            f"{knob(words.engine, 'running')}, since the KV cache has room, or lower the load per "
+            "worker"
+        )
     running = f"the limit of running requests{knob(words.engine, 'running')}"
     if words.cause == "capacity":
         return (
@@ -264,6 +274,14 @@ def cause_phrase(words: FindingWords) -> str:
             f"because the router sent far more to worker {words.worker or '(unnamed)'} than to "
             "others that had room"
         )
+    if words.room_at_kv_usage is not None:
+        often = "most of the time " if words.waits_last else ""
+        return (
+            f"because requests wait {often}for a slot (or their turn in a step): the KV cache was "
+            f"{format_share(words.room_at_kv_usage)} full on average, so it is not for memory"
+        )
+    if words.is_not_for_decode_kv:
+        return "for a reason that the data do not show, but not for KV space of the decode server"
     if words.phase == "queue" and words.cause == "unknown" and words.waits_last:
         return (
             "because requests wait most of the time (too few slots or too little KV memory: the "

@@ -16,6 +16,7 @@ from tracekit.analysis.systems import EXAMPLE, turn_on
 from tracekit.words import plural, reach_text, verb
 
 if TYPE_CHECKING:
+    from tracekit.analysis.evidence_support import Waits
     from tracekit.analysis.fit import Cell
     from tracekit.analysis.modes import Modes
     from tracekit.analysis.swapped import Swapped
@@ -82,11 +83,14 @@ def missing_evidence(
     reuse: PrefixReuse | None = None,
     clocks_wanted: bool = False,
     beyond: Beyond | None = None,
+    waits: Waits | None = None,
+    metrics_stored: bool = False,
     rules: Rules,
 ) -> tuple[MissingEvidence, ...]:
     """From the row of ``field_coverage`` to what would help, the most limiting first.
 
     ``reasons`` counts why verdicts abstained; ``queue_cause_open`` = queueing was found, not why;
+    ``waits`` what is told of it, ``metrics_stored`` whether any metrics of engines are;
     ``cells`` of the cost model say where one name hides two kinds of requests; ``swapped`` whose
     prefill and decode are in each other's place; ``reuse`` how prompts repeat;
     ``clocks_wanted``: requests were slow after an idle time, and no GPU sample says more;
@@ -174,7 +178,17 @@ def missing_evidence(
         note(
             "coverage",
             f"more than a tenth of the time is covered by no boundary in {dark}",
-            f"{engine_spans}; {_CLIENT_SPANS}",
+            # who has told every phase need not turn anything on
+            "; ".join(
+                (
+                    *(
+                        ["`tracekit show ID` says which part: the spans around it are missing"]
+                        if not lacks("with_server_phases", _NEARLY_ALL)
+                        else [engine_spans]
+                    ),
+                    *([_CLIENT_SPANS] if lacks("with_client", _NEARLY_ALL) else []),
+                )
+            ),
         )
     if reasons.get("clock"):
         note(
@@ -278,13 +292,37 @@ def missing_evidence(
             "while such a request comes",
         )
     if queue_cause_open:
-        note(
-            "engine metrics",
-            "requests wait in the queue, and nothing tells whether for a slot or for KV memory",
-            turn_on(engine, "load")
-            or "look at the engine's metrics for waiting requests and KV usage in this window",
-        )
+        note("engine metrics", *_open_queue(engine, waits, metrics_stored=metrics_stored))
     return tuple(out)
+
+
+def _open_queue(
+    engine: str | None, waits: Waits | None, *, metrics_stored: bool
+) -> tuple[str, str]:
+    """Why the cause of a queue is open, and what would tell it."""
+    load = turn_on(engine, "load") or (
+        "look at the engine's metrics for waiting requests and KV usage in this window"
+    )
+    if waits is not None and waits.kv_usage is not None:
+        return (
+            f"requests wait in the queue beside a KV cache that is {100 * waits.kv_usage:.0f} % "
+            "full on average, which does not tell whether they wait for a slot or for memory",
+            load,
+        )
+    why = "requests wait in the queue, and nothing tells whether for a slot or for KV memory"
+    if waits is not None and waits.alloc_ms is not None:
+        why = (
+            "requests wait in the queue, not for KV space of the decode server, which is told "
+            "apart; whether for a slot or for the server's own KV memory nothing tells"
+        )
+    if metrics_stored:
+        return (
+            f"{why}: metrics are stored, but no KV usage of these requests' worker at that time",
+            "let the receiver scrape the engine while it serves (tracekit collect --scrape URL); "
+            "of a file name the process as its spans do (tracekit import --service NAME) and, for "
+            "one scrape, its time (--at TIME)",
+        )
+    return why, load
 
 
 def healthy_window(*, limits_given: bool) -> MissingEvidence:
