@@ -6,8 +6,9 @@
 -- inputs: request_facts, cost_model, attribution_rules
 -- cell_index: row of the cost model
 -- requests: completed requests that say what came from the cache
--- hits: those of them that had something from it
--- cached_tokens: [tokens] that they had from it
+-- hits: those of them that had a share of their prompt from it that matters (`hit_share`): one token
+--   that all prompts begin with is no hit
+-- cached_tokens: [tokens] that these had from it
 -- saved_ms: [ms] prefill that these tokens would have taken
 -- e2e_ms: [ms] wall time of the requests
 -- error: [1] how far half of the requests lie from the fit at most, as a share of the median
@@ -17,6 +18,8 @@ with r as (
         f.input_tokens as input_tokens,
         f.uncached_tokens as uncached_tokens,
         f.input_tokens - f.uncached_tokens as cached_tokens,
+        case when f.input_tokens - f.uncached_tokens >= p.hit_share * f.input_tokens
+            then 1 else 0 end as is_hit,
         f.e2e_ms as e2e_ms,
         case when f.prefill_ms > 0
             then c.prefill_a1 * (f.input_tokens - f.uncached_tokens)
@@ -43,7 +46,7 @@ with r as (
 s as (
     select cell_index, percentile_cont(0.5) within group (order by input_tokens) as input_tokens
     from r
-    where cached_tokens > 0
+    where is_hit = 1
     group by cell_index
 ),
 
@@ -51,10 +54,10 @@ g as (
     select
         r.cell_index as cell_index,
         count(*) as requests,
-        count(case when r.cached_tokens > 0 then 1 end) as hits,
+        count(case when r.is_hit = 1 then 1 end) as hits,
         count(case when r.uncached_tokens >= p.fit_reach * s.input_tokens then 1 end) as reached,
-        sum(r.cached_tokens) as cached_tokens,
-        sum(r.saved_ms) as saved_ms,
+        sum(case when r.is_hit = 1 then r.cached_tokens else 0 end) as cached_tokens,
+        sum(case when r.is_hit = 1 then r.saved_ms else 0.0 end) as saved_ms,
         sum(r.e2e_ms) as e2e_ms,
         max(r.error) as error
     from r

@@ -121,10 +121,11 @@ class CacheSavings:
     """Prefill that hits in the prefix cache spared, by the fitted cost of prompts [s].
 
     ``saved_share`` [1] is that of the time which the ``n`` requests would have taken without the
-    ``hits`` among them: completed requests whose cached tokens are known and whose cell's fit can
-    tell. Counted over ``sampled`` of them. ``unjudged`` counts other completed requests with hits,
-    by why nothing tells what those spared (`savings.UNJUDGED`). Half of the requests lie within
-    ``fit_error`` [1] of the fit, a low quantile: what a busy engine takes longer is not in it.
+    ``hits`` among them (of 5 % of the prompt and more): completed requests whose cached tokens are
+    known and whose cell's fit can tell. Counted over ``sampled`` of them. ``unjudged`` counts other
+    completed requests with hits, by why nothing tells what those spared (`savings.UNJUDGED`). Half
+    of the requests lie within ``fit_error`` [1] of the fit, a low quantile: what a busy engine
+    takes longer is not in it.
     """
 
     saved_s: float

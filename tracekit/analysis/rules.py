@@ -94,6 +94,8 @@ class Rules:
     fit_reach: float = 0.8
     #: an expectation holds up to this many times the largest size that it was fitted on
     size_reach: float = 4.0
+    #: a prompt had a hit in the prefix cache if it had at least this share from there
+    hit_share: float = 0.05
     #: sizes that lie within this factor (between the 10th and the 90th percentile) are one size
     same_size: float = 1.1
     #: a worker on which nothing ran for so long may have gone to sleep

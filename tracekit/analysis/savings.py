@@ -49,8 +49,8 @@ _LEFT_OUT: Final = """
         left join cost_model as c
             on f.model = c.model and f.engine = c.engine
             and f.engine_version = c.engine_version and f.topology = c.topology
-        where f.completed = 1 and f.cached_known = 1 and f.uncached_tokens < f.input_tokens
-            and f.input_tokens > 0
+        where f.completed = 1 and f.cached_known = 1 and f.input_tokens > 0
+            and f.input_tokens - f.uncached_tokens >= p.hit_share * f.input_tokens
     )
     select count(*) filter (reason = 'preempted'), count(*) filter (reason = 'untimed'),
         count(*) filter (reason = 'unfitted'), count(*) filter (reason = 'spread'),
