@@ -36,7 +36,7 @@ from tracekit.analysis.missing import Beyond, healthy_window, missing_evidence
 from tracekit.analysis.over_limit import over_limits, with_metric
 from tracekit.analysis.prefixes import prefix_reuse
 from tracekit.analysis.ranking import Row, order_findings
-from tracekit.analysis.rules import Rules
+from tracekit.analysis.rules import Rules, enough
 from tracekit.analysis.savings import cache_work
 from tracekit.analysis.sentence import SHAPE_CAUSES, diagnosis_sentence, finding_sentence
 from tracekit.analysis.slo import GIVEN, Slo
@@ -173,7 +173,12 @@ def diagnose_connection(
         baseline is None
         and misses.total
         and counts.completed >= attribution.rules.min_rows
-        and (not findings or (unexplained or 0.0) >= _MOSTLY or findings[0].cause in SHAPE_CAUSES)
+        and (
+            not findings
+            or (unexplained or 0.0) >= _MOSTLY
+            or findings[0].cause in SHAPE_CAUSES
+            or (slo.source != GIVEN and findings[0].n < attribution.rules.min_told_rows)
+        )
     ):
         missing = (*missing, healthy_window(limits_given=slo.source == GIVEN))
     early = given_up(
@@ -239,6 +244,7 @@ def diagnose_connection(
             limits_known=bool(_rows(con, _ANY_LIMIT)),
             known_from_baseline=any(t.reference == "baseline" for t in fleet.totals),
             over_limit=over,
+            min_told_rows=attribution.rules.min_told_rows,
         ),
     )
 
@@ -463,6 +469,9 @@ def _finding(
 ) -> Finding:
     rules = attribution.rules
     confidence = float(row["confidence"])
+    if attribution.slo.source != GIVEN:
+        # somebody is always the slowest: of a few less can be said than of each
+        confidence = min(confidence, enough(row["n"], row["n"]))
     if _is_stray(row, rules):
         confidence = min(confidence, rules.limited)
     label = (

@@ -178,12 +178,12 @@ def missing_evidence(
         note(
             "coverage",
             f"more than a tenth of the time is covered by no boundary in {dark}",
-            # who has told every phase need not turn anything on
+            # where every phase is told and most of the time is, nothing need be turned on
             "; ".join(
                 (
                     *(
                         ["`tracekit show ID` says which part: the spans around it are missing"]
-                        if not lacks("with_server_phases", _NEARLY_ALL)
+                        if not (lacks("with_server_phases", _NEARLY_ALL) or lacks("with_coverage"))
                         else [engine_spans]
                     ),
                     *([_CLIENT_SPANS] if lacks("with_client", _NEARLY_ALL) else []),

@@ -153,13 +153,15 @@ def diagnosis_sentence(
     limits_known: bool = True,
     known_from_baseline: bool = False,
     over_limit: Sequence[OverLimit] = (),
+    min_told_rows: int = 0,
 ) -> str:
     """The one line: the headline finding with its action, or what is missing to have one.
 
     ``reasons`` counts what no finding accounts for by what decided, most first.
     ``limits_known``: whether there is any limit, given or from enough requests.
     ``known_from_baseline``: whether a baseline says what is ordinary. ``over_limit``: given limits
-    that are missed mostly without a finding.
+    that are missed mostly without a finding. Where no limit is given, a finding of fewer than
+    ``min_told_rows`` is no headline: somebody is always the slowest.
     """
     if requests.total == 0 and elsewhere is not None:
         return (
@@ -207,6 +209,8 @@ def diagnosis_sentence(
     if over is not None and top.metric != over.metric and top.cause in SHAPE_CAUSES:
         # that these are as slow as their size is no answer to what misses the other limit
         return f"In {window_text}, {over.sentence}. Next: {over.action}."
+    if slo.source != GIVEN and top.n < min_told_rows:
+        return _too_few_stand_out(top, window_text, known_from_baseline)
     rest = _may_be_ordinary(top, known_from_baseline)
     if unexplained_share:
         share = format_share(unexplained_share)
@@ -252,6 +256,27 @@ def _none_slow(requests: RequestCounts, window_text: str, min_rows: int, limits_
         f"Not enough evidence: {of} is slow: without an SLO that is one above the 95th percentile "
         "of its model and route, and here so many take equally long that none is above it; give "
         "--slo."
+    )
+
+
+def _too_few_stand_out(top: Finding, window_text: str, known_from_baseline: bool) -> str:
+    """Where no limit is given and hardly one of the slowest requests stands out."""
+    which = plural(top.n, "request")
+    its = verb(top.n, "its", "their")
+    if top.cause in SHAPE_CAUSES:
+        what = (
+            f"no more than {which} of the slowest {verb(top.n, 'has', 'have')} an explanation, "
+            f"{its} size"
+        )
+    else:
+        what = (
+            f"no more than {which} of the slowest {verb(top.n, 'stands', 'stand')} out (in "
+            f"{PHASE_WORDS[top.phase]}, {format_ms(top.excess_ms)} longer than {its} size explains)"
+        )
+    healthy = "" if known_from_baseline else ", or name a healthy window with --baseline"
+    return (
+        f"Not enough evidence: in {window_text} {what}: too few to tell a fault from chance; look "
+        f"at {verb(top.n, 'it', 'them')} with `tracekit show`, give --slo{healthy}."
     )
 
 
