@@ -1,13 +1,14 @@
 -- What holds the time of the requests that miss a given limit. No expectation is asked: a phase that
 -- alone takes longer than the whole limit made the request miss it, whatever is ordinary here.
 -- grain: one row per metric with a given limit and phase that holds most of the time of its misses.
--- inputs: slow_requests, slow_phases, judgements, inferred_parts
+-- inputs: slow_requests, slow_phases, judgements, request_facts, inferred_parts
 -- metric: ttft, tpot or e2e
 -- phase: phase in the metric's scope with the most time of its requests
 -- misses: requests over that limit that are judged, with whatever phase
 -- n: those of them with most of their time in this phase
 -- alone: those of the n whose phase alone takes longer than the limit
 -- unfound: those of the n that neither a fault nor their size accounts for
+-- apart: those of the n that are prefilled on another worker than the one that decodes
 -- value_ms: [ms] median of the metric over the n
 -- threshold_ms: [ms] the limit
 -- phase_ms: [ms] median of the phase over the n
@@ -44,6 +45,7 @@ held as (
         s.threshold_ms as threshold_ms,
         k.phase_ms as phase_ms,
         case when k.phase_ms > s.threshold_ms then 1 else 0 end as is_alone,
+        case when f.topology = 'disaggregated' then 1 else 0 end as is_apart,
         case when j.class in ('attributed', 'request_shape') then 0 else 1 end as is_unfound,
         case when p.phase = 'queue_or_prefill' then i.queue_at_least_ms end as waited_ms,
         case when p.phase = 'queue_or_prefill' and i.queue_at_least_ms is not null
@@ -52,6 +54,7 @@ held as (
     join slow_phases as p on k.slow_id = p.slow_id and k.phase_order = p.phase_order
     join slow_requests as s on k.slow_id = s.slow_id
     join judgements as j on s.request_key = j.request_key and s.metric = j.metric
+    join request_facts as f on s.request_key = f.request_key
     left join inferred_parts as i on s.request_key = i.request_key
 ),
 
@@ -68,6 +71,7 @@ select
     count(*) as n,
     cast(sum(h.is_alone) as bigint) as alone,
     cast(sum(h.is_unfound) as bigint) as unfound,
+    cast(sum(h.is_apart) as bigint) as apart,
     percentile_cont(0.5) within group (order by h.value_ms) as value_ms,
     max(h.threshold_ms) as threshold_ms,
     percentile_cont(0.5) within group (order by h.phase_ms) as phase_ms,

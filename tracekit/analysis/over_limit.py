@@ -138,6 +138,11 @@ def _said(
                 f"; inferred from the quickest of their size: at least {format_ms(waited)} of that "
                 f"is waiting, at most {format_ms(prefill)} prefill"
             )
+        elif phase == "queue_or_prefill" and top["apart"]:
+            sentence += (
+                "; prefill and decode are apart, so a KV transfer may be in it where nothing tells "
+                "when the prefill was done"
+            )
     return OverLimit(
         metric=metric,
         limit_ms=limit_ms,

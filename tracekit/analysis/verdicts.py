@@ -141,7 +141,9 @@ def evidence(session: Session, verdict: Mapping[str, Any]) -> list[str]:
         lines.append(NOBODY_NAMED)
     if verdict["runner_up"]:
         lines.append(f"the second largest excess is in {verdict['runner_up']}")
-    if verdict["reason"] in REASONS:
+    if verdict["reason"] == "shape" and verdict["class"] == "insufficient_evidence":
+        lines.append("the request's size may explain its time, which is not sure")
+    elif verdict["reason"] in REASONS:
         lines.append(REASONS[verdict["reason"]])
     return lines
 

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from tests.sources._recorded import DATA
+from tracekit.analysis.detail import request_detail
 from tracekit.analysis.diagnose import diagnose
 from tracekit.analysis.diagnosis import Diagnosis
 from tracekit.analysis.session import Session
@@ -19,6 +20,7 @@ from tracekit.analysis.slo import parse_slo
 from tracekit.analysis.window import Window
 from tracekit.ingest.importer import import_paths
 from tracekit.lake.store import Store
+from tracekit.report.inferred_text import inferred_lines
 
 
 def _diagnosis(*names: str, slo: str = "ttft=150ms") -> Diagnosis:
@@ -147,3 +149,36 @@ def test_what_most_of_an_overload_waits_for_is_the_answer(scenario: str) -> None
     assert "no fault" not in found.sentence and "smaller model" not in found.sentence
     # merged time is never surely one of its parts
     assert over.confidence_label == "likely"
+
+
+def test_a_transfer_in_merged_time_is_neither_waiting_nor_prefill() -> None:
+    """Without the request trace the transfer (150 ms at the median) is before the first token."""
+    found = _diagnosis(_SLOW_KV[0], slo="ttft=150ms")
+    for over in found.over_limit:
+        assert over.phase == "queue_or_prefill" and over.waited_ms is None
+        assert "a KV transfer may be in it" in over.sentence
+        assert "waiting" not in over.sentence
+    merged = [f for f in found.findings if f.phase == "queue_or_prefill"]
+    assert found.over_limit or merged
+    for finding in merged:
+        assert "at least" not in finding.sentence
+
+
+@pytest.mark.trap("dynamo", 4)
+def test_a_prefill_token_that_was_seen_late_is_said_to_hold_the_transfer() -> None:
+    """0010, 0011 and 0012: their records' prefill time swallowed 100 to 140 ms of transfer."""
+    with tempfile.TemporaryDirectory() as folder:
+        store = Store.open(Path(folder) / "s", create=True)
+        import_paths(store, [str(DATA / "dynamo" / name) for name in _SLOW_KV])
+        with Session.open(store) as session:
+            ids = session.con.sql(
+                "select request_id, request_key from requests "
+                "where queue_or_prefill_ms > 100 order by request_id"
+            ).fetchall()
+            assert [i for i, _ in ids] == [f"pd_slow_kv-00{n}" for n in (10, 11, 12)]
+            for request_id, _ in ids:
+                detail = request_detail(session, request_id)
+                said = "\n".join(inferred_lines(detail.inferred))
+                assert "the rest waiting, or a transfer that came before its token" in said
+                assert detail.inferred is not None
+                assert detail.inferred["queue_at_least_ms"] is None
