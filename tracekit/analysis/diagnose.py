@@ -33,7 +33,7 @@ from tracekit.analysis.fleet import Fleet, measure_fleet
 from tracekit.analysis.given_up import given_up
 from tracekit.analysis.judged import JUDGED_MAX
 from tracekit.analysis.missing import Beyond, healthy_window, missing_evidence
-from tracekit.analysis.over_limit import over_limits, with_metric
+from tracekit.analysis.over_limit import over_limits, requests_with_metric
 from tracekit.analysis.prefixes import prefix_reuse
 from tracekit.analysis.ranking import Row, order_findings
 from tracekit.analysis.rules import Rules, enough
@@ -121,6 +121,8 @@ def diagnose_connection(
     slo_info = SloInfo(**slo.to_json())
     fleet = measure_fleet(con, attribution.rules, baseline=baseline is not None)
     fields = _rows(con, "select * from field_coverage")[0]
+    # without limits every metric has its slowest 5 %, and nobody asks of how many
+    with_metric = requests_with_metric(con) if slo.source == GIVEN else {}
     cache = cache_work(con, completed=counts.completed)
     reuse = prefix_reuse(con, attribution.prefixes)
     impossible = reuse is not None and reuse.is_impossible
@@ -141,6 +143,7 @@ def diagnose_connection(
             fleet=fleet,
             slower=of_findings(con, paces),
             support=support,
+            requests=with_metric,
         )
     )
     waits = support.waits("queue", "unknown")
@@ -193,6 +196,7 @@ def diagnose_connection(
         over_limits(
             con,
             misses,
+            requests=with_metric,
             completed=counts.completed,
             engine=fields["engine"],
             from_baseline=baseline is not None,
@@ -423,13 +427,14 @@ def _findings(
     fleet: Fleet,
     slower: Mapping[tuple[str, str, str], VersionPace],
     support: Support,
+    requests: Mapping[str, int],
 ) -> tuple[Finding, ...]:
     rows = _rows(con, "select * from findings")
     if not rows:
         return ()
     culprits = _culprits(con)
     workers = _workers(con)
-    most_miss = {m for m, n in with_metric(con).items() if 2 * misses.by_metric.get(m, 0) > n}
+    most_miss = {m for m, n in requests.items() if 2 * misses.by_metric.get(m, 0) > n}
     apart = {(r["phase"], r["cause"], r["metric"]) for r in _rows(con, _APART)}
 
     for row in rows:

@@ -30,6 +30,7 @@ def over_limits(
     con: duckdb.DuckDBPyConnection,
     misses: Misses,
     *,
+    requests: Mapping[str, int],
     completed: int,
     engine: str | None,
     from_baseline: bool,
@@ -37,13 +38,12 @@ def over_limits(
 ) -> tuple[OverLimit, ...]:
     """One for each given limit whose misses are mostly without a finding.
 
-    ``engine``: the serving engine if all requests have the same. Reads the relations that
+    ``requests``: `requests_with_metric`; ``engine``: the serving engine if all requests have the same. Reads the relations that
     `define_attribution` left on ``con``.
     """
     if not misses.total:
         return ()
     rows = con.sql("select * from over_limit").to_arrow_table().to_pylist()
-    requests = with_metric(con)
     found = dict(
         con.execute(
             "select metric, count(*) filter (class in ('attributed', 'request_shape')) / count(*)"
@@ -79,7 +79,7 @@ def _limit_ms(con: duckdb.DuckDBPyConnection, metric: str) -> float:
     return float(limit)
 
 
-def with_metric(con: duckdb.DuckDBPyConnection) -> dict[str, int]:
+def requests_with_metric(con: duckdb.DuckDBPyConnection) -> dict[str, int]:
     """Per metric the requests that have it, or were killed with so much of it."""
     (row,) = con.execute(
         "select count(ttft_ms), count(tpot_ms), count(e2e_ms) from request_facts "
