@@ -28,6 +28,7 @@ CONTRACT = [
     "engine_versions",
     "misses",
     "findings",
+    "over_limit",
     "fleet",
     "fleet_totals",
     "unexplained_share",

@@ -38,8 +38,8 @@ def over_limits(
 ) -> tuple[OverLimit, ...]:
     """One for each given limit whose misses are mostly without a finding.
 
-    ``requests``: `requests_with_metric`; ``engine``: the serving engine if all requests have the same. Reads the relations that
-    `define_attribution` left on ``con``.
+    ``requests``: `requests_with_metric`; ``engine``: the serving engine if all have the same. Reads
+    the relations that `define_attribution` left on ``con``.
     """
     if not misses.total:
         return ()
