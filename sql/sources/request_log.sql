@@ -78,7 +78,9 @@ r as (
         -- a call cannot have been meant for after it was sent
         case when n.intended_start_unix_ns between 0 and n.start_unix_ns
             then n.intended_start_unix_ns end as planned_ns,
-        regexp_replace(n.request_id, '^(chatcmpl|cmpl)-', '') as norm_id
+        regexp_replace(n.request_id, '^(chatcmpl|cmpl)-', '') as norm_id,
+        regexp_replace(regexp_replace(n.response_id, '^cmpl-(.*)-\d+$', '\1'),
+            '^(chatcmpl|cmpl)-', '') as norm_answer_id
     from n
 ),
 
@@ -172,6 +174,8 @@ select
     trace_id,
     request_id,
     norm_id as norm_request_id,
+    -- engines know a call by the id of its answer, whatever the client calls it
+    norm_answer_id as norm_response_id,
     coalesce(tenant, 'request_log') as service_name,
     worker,
     model,

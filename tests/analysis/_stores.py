@@ -67,6 +67,8 @@ def made() -> tuple[pa.Table, pa.Table]:
         engine("dp", 0, trace_name="d1", request_id="chatcmpl-d", tokens=(50, 1), decode=0),
         engine("dd", 60, trace_name="d2", request_id="chatcmpl-d", service="decode"),
         chat("dc", -5, 260, trace_name="d3", gen_ai__response__id="chatcmpl-d"),
+        # an engine that the client did not tell its id: it knows the call by the answer's
+        engine("ans", 700, trace_name="ans", request_id="chatcmpl-given"),
         # no LLM call at all
         span("SELECT", id="sql", start=0, end=5, kind=3, trace_name="sql"),
     ]
@@ -82,6 +84,9 @@ def made() -> tuple[pa.Table, pa.Table]:
         log_row(trace_id=trace("r"), start=1, ttft_ms=370.0, e2e_ms=880.0),
         log_row(
             request_id="alone", start=50, ttft_ms=30.0, e2e_ms=90.0, queue_ms=9.0, prefill_ms=9.0
+        ),
+        log_row(
+            request_id="mine", response_id="chatcmpl-given", start=698, ttft_ms=60.0, e2e_ms=170.0
         ),
         log_row(source_row=5, ttft_ms=30.0, e2e_ms=90.0),
         log_row(

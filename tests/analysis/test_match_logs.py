@@ -41,6 +41,20 @@ def test_a_log_row_is_the_client_of_the_call_it_names() -> None:
     assert no_clock.sets == _sets("c e l")
 
 
+def test_a_log_row_names_its_call_by_the_id_of_the_answer_too() -> None:
+    call = [engine("e", 5, 250, norm_request_id="rid")]
+    row = log_row("l", 1, 290, norm_request_id="mine", norm_response_id="rid")
+    found = Matched([*call, row])
+    assert found.sets == _sets("e l")
+    assert found.group("l").match_score == 0.95
+    # where a gateway has the client's own id, that is the nearer one
+    gateway = server("g", 2, 280, trace_id="u", norm_request_id="mine")
+    assert Matched([*call, gateway, row]).sets == _sets("e", "g l")
+    # another time, another prompt: another call
+    assert Matched([*call, row._replace(start_ns=10**12, end_ns=10**12)]).sets == _sets("e", "l")
+    assert Matched([*call, row._replace(input_tokens=99)]).sets == _sets("e", "l")
+
+
 @pytest.mark.parametrize(
     "row",
     [

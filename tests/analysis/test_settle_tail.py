@@ -333,6 +333,31 @@ def test_two_requests_that_turn_out_to_be_one_are_merged(store: Store) -> None:
     assert gone != into == kept[0]
 
 
+@pytest.mark.parametrize("late", ["engine", "row"])
+def test_the_id_of_an_answer_finds_its_call_long_after_either_settled(
+    store: Store, late: str
+) -> None:
+    parts = {
+        "engine": ("spans", table("spans", [engine("e", 5, request_id="chatcmpl-given")])),
+        "row": (
+            "request_log",
+            table(
+                "request_log",
+                [log_row(request_id="mine", response_id="chatcmpl-given", start=1, e2e_ms=250.0)],
+            ),
+        ),
+    }
+    (first,) = parts.keys() - {late}
+    commit(store, *parts[first], NOW_NS)
+    assert _settled(store, NOW_NS + 90 * S) == (1, 0, 0)
+    commit(store, *parts[late], NOW_NS + 100 * S)
+    expected = one_shot([parts["engine"][1]], [parts["row"][1]])
+    assert len(expected) == 1
+    assert differences(_seen(store), expected) == []
+    assert _settled(store, NOW_NS + 200 * S) == (1, 1, 0)
+    assert differences(_seen(store), expected) == []
+
+
 @pytest.mark.parametrize("late", ["retry", "first"])
 def test_attempts_find_each_other_whichever_settled_first(store: Store, late: str) -> None:
     retry = [

@@ -321,6 +321,21 @@ def test_an_empty_column_does_not_win() -> None:
     assert made.columns["request_id"].source == "id"
 
 
+def test_the_servers_id_of_an_answer_names_the_request_only_if_nothing_else_does() -> None:
+    made = plan({"response_id": ["s"], "id": ["a"], "ttft_ms": ["1"]})
+    assert (made.columns["request_id"].source, made.columns["response_id"].source) == (
+        "id",
+        "response_id",
+    )
+    assert not made.notices
+    for other in ({}, {"request_id": [""]}, {"request": ["my question"]}):
+        made = plan({"response_id": ["s"], **other, "ttft_ms": ["1"]})
+        assert made.columns["request_id"].source == "response_id"
+        assert "response_id" not in made.columns and not made.named
+    made = plan({"rid": ["s"], "ttft_ms": ["1"]}, rid="response_id")
+    assert made.columns["response_id"].source == "rid" and "request_id" not in made.columns
+
+
 def test_the_name_of_a_request_beside_its_id_is_not_kept() -> None:
     made = plan({"request": ["my question"], "request_id": ["a"], "ttft_ms": ["1"]})
     assert made.columns["request_id"].source == "request_id"

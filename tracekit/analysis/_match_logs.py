@@ -103,8 +103,9 @@ def _find(
         unit, score = nearest(near, 1.0)
         if unit is not None:
             return unit, score
-    if row.norm_request_id:
-        unit, score = nearest([u for u in by_id.get(row.norm_request_id, ()) if fits(u)], 0.95)
+    # the client's id of the call, which gateways pass on; then the server's, which engines know
+    for name in (row.norm_request_id, row.norm_response_id):
+        unit, score = nearest([u for u in by_id.get(name or "", ()) if fits(u)], 0.95)
         if unit is not None:
             return unit, score
     for name in sorted(n for n in told if n and n != row.norm_request_id):

@@ -49,6 +49,8 @@ class LegFacts(NamedTuple):
     pair_id: str | None = None
     #: how sure the join is that a link stands for
     likeness: float | None = None
+    #: id of the server's answer, where a log row has it beside an id of its own
+    norm_response_id: str | None = None
 
 
 class Assignment(NamedTuple):

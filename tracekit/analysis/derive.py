@@ -168,7 +168,7 @@ def leg_facts(con: duckdb.DuckDBPyConnection) -> list[LegFacts]:
                 scheduled_unix_ns) as end_ns,
             has_clock, (status in ('error', 'aborted', 'timeout'))::integer as failed, attempt,
             (first_token_unix_ns is not null)::integer as answered, choices,
-            coalesce(is_part, 0) as is_part, pair_id, likeness
+            coalesce(is_part, 0) as is_part, pair_id, likeness, norm_response_id
         from leg_rows
         """,
     )

@@ -132,6 +132,13 @@ def _as_of(through_unix_ns: int | None) -> str:
     return "true" if through_unix_ns is None else f"ingested_unix_ns <= {through_unix_ns}"
 
 
+#: What is known of a settled leg.
+_RELATED: Final = (
+    "l.leg_id, l.request_key, l.revision, l.trace_id, l.norm_request_id, l.norm_response_id, "
+    "l.source"
+)
+
+
 def done_legs(
     con: duckdb.DuckDBPyConnection,
     store: Snapshots,
@@ -156,7 +163,7 @@ def done_legs(
             from ({requests.scan_sql()})
             where revision >= {since_unix_ns} and {_as_of(through_unix_ns)} group by request_key
         )
-        select l.leg_id, l.request_key, l.revision, l.trace_id, l.norm_request_id, l.source, r.tried
+        select {_RELATED}, r.tried
         from ({legs.scan_sql()}) as l
         join r on l.request_key = r.request_key and l.revision = r.revision and r.gone is null
         where l.revision >= {since_unix_ns}
@@ -165,10 +172,14 @@ def done_legs(
 
 
 #: What legs are looked up by: ids of the legs at hand, and what was found by them.
-_SOUGHT: Final = ("sought_traces", "sought_ids")
+_SOUGHT: Final = {
+    "sought_traces": "trace_id",
+    "sought_ids": "unnest([norm_request_id, norm_response_id])",
+}
 
 _HIT: Final = """
     (l.trace_id in (from sought_traces) or l.norm_request_id in (from sought_ids)
+        or l.norm_response_id in (from sought_ids)
         -- sent or imported once more, long after it settled
         or l.leg_id in (select leg_id from new_legs)
         -- a link names a leg by its id; either may be the late one
@@ -176,8 +187,6 @@ _HIT: Final = """
             select norm_request_id from new_legs where source = 'tracekit_join')
         or (l.source = 'tracekit_join' and l.norm_request_id in (select leg_id from new_legs)))
 """
-
-_RELATED: Final = "l.leg_id, l.request_key, l.revision, l.trace_id, l.norm_request_id, l.source"
 
 
 def _relate_done(con: duckdb.DuckDBPyConnection, since: int) -> None:
@@ -232,21 +241,21 @@ def _relate_files(
 
 def _seek(con: duckdb.DuckDBPyConnection) -> None:
     """``sought_traces`` and ``sought_ids`` of the legs that are new."""
-    for name, column in zip(_SOUGHT, ("trace_id", "norm_request_id"), strict=True):
+    for name, found in _SOUGHT.items():
         run(
             con,
             f"create or replace temp table {name} as "
-            f"select distinct {column} from new_legs where {column} is not null",
+            f"select distinct id from (select {found} as id from new_legs) where id is not null",
         )
 
 
 def _seek_on(con: duckdb.DuckDBPyConnection) -> bool:
     """Add the traces and ids of ``related`` to what is sought; whether there are any more."""
     more = 0
-    for name, column in zip(_SOUGHT, ("trace_id", "norm_request_id"), strict=True):
+    for name, ids in _SOUGHT.items():
         found = (
-            f"select distinct {column} from related "
-            f"where {column} is not null and {column} not in (from {name})"
+            f"select distinct id from (select {ids} as id from related) "
+            f"where id is not null and id not in (from {name})"
         )
         more += one(con, f"select count(*) from ({found})")[0]
         run(con, f"insert into {name} {found}")
@@ -336,11 +345,15 @@ def count_new_legs(con: duckdb.DuckDBPyConnection) -> None:
         con,
         """
         create or replace temp table done_hit as
+        with ids_at_hand as (
+            select norm_request_id from leg_rows where norm_request_id is not null
+            union all
+            select norm_response_id from leg_rows where norm_response_id is not null
+        )
         select * from done
         where leg_id in (select leg_id from leg_rows)
             or trace_id in (select trace_id from leg_rows where trace_id is not null)
-            or norm_request_id in (
-                select norm_request_id from leg_rows where norm_request_id is not null)
+            or norm_request_id in (from ids_at_hand) or norm_response_id in (from ids_at_hand)
             or leg_id in (select norm_request_id from leg_rows where source = 'tracekit_join')
             or (source = 'tracekit_join' and norm_request_id in (select leg_id from leg_rows))
         """,
@@ -349,7 +362,7 @@ def count_new_legs(con: duckdb.DuckDBPyConnection) -> None:
         con,
         """
         create or replace temp table new_legs as
-        select leg_id, trace_id, norm_request_id, source, ingested_unix_ns,
+        select leg_id, trace_id, norm_request_id, norm_response_id, source, ingested_unix_ns,
             case when has_clock = 1 then
                 coalesce(send_unix_ns, recv_unix_ns, queued_unix_ns, scheduled_unix_ns,
                     first_token_unix_ns, leg_end_unix_ns)

@@ -64,11 +64,12 @@ _IDS_OF_TOUCHED: Final = (
 )
 _HOLD_TOUCHED: Final = (
     "select request_key from tail.legs "
-    "where trace_id in (from touched) or norm_request_id in (from touched_ids)"
+    "where trace_id in (from touched) or norm_request_id in (from touched_ids) "
+    "or norm_response_id in (from touched_ids)"
 )
 _TRACES_OF_IDS: Final = "select trace_id from tail.ids where norm_id in (from touched_ids)"
 _BESIDE: Final = "from tail.legs where request_key in (from replaced)"
-_IDS_BESIDE: Final = f"select norm_request_id {_BESIDE}"
+_IDS_BESIDE: Final = f"select unnest([norm_request_id, norm_response_id]) {_BESIDE}"
 _TRACES_BESIDE: Final = f"select trace_id {_BESIDE}"
 _LOG_OF_TOUCHED: Final = (
     "select log_key from tail.ids where norm_id in (from touched_ids) "
@@ -341,6 +342,7 @@ class Tail:
                 ("spans", "request_id", "null::varchar", may_be_leg()),
                 ("spans", "response_id", "null::varchar", may_be_leg()),
                 ("request_log", "request_id", "log_key", "true"),
+                ("request_log", "response_id", "log_key", "true"),
             )
             if self._fresh[table]
         ]
@@ -414,7 +416,7 @@ class Tail:
         before = self._count_touched()
         for table, found in (
             ("touched", "select trace_id from related"),
-            ("touched_ids", "select norm_request_id from related"),
+            ("touched_ids", "select unnest([norm_request_id, norm_response_id]) from related"),
         ):
             self._add(table, found)
         self._spread()

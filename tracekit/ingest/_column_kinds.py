@@ -40,6 +40,7 @@ def _kind(column: str) -> str:
 KINDS: Final[dict[str, str]] = {
     **{column: _kind(column) for column in RECORD_COLUMNS},
     "cancelled": "flag",
+    "response_id": "text",
     "chunk_offsets_ms": "offsets",
     "chunk_tokens": "token_list",
     "chunk_times": "packed",

@@ -18,8 +18,9 @@ from tracekit.ingest import _cells
 ALIASES: Final[dict[str, tuple[str, ...]]] = {
     column: tuple(words.split())
     for column, words in {
-        "request_id": "request_id x_request_id requestid req_id id response_id completion_id "
-        "call_id request_name request name uuid 요청id 요청 요청명 요청이름",
+        "request_id": "request_id x_request_id requestid req_id id call_id request_name "
+        "request name uuid 요청id 요청 요청명 요청이름",
+        "response_id": "response_id completion_id chat_completion_id",
         "trace_id": "trace_id traceid otel_trace_id traceparent",
         "attempt": "attempt try attempt_number",
         "start_unix_ns": "start_unix send_unix sent_unix start_time start start_timestamp "

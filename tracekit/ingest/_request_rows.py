@@ -199,7 +199,7 @@ class Converter:
             return self._trace_id
         if column.target == "ttft_kind":
             return _ttft_kind
-        if column.target == "request_id":
+        if column.target in ("request_id", "response_id"):
             return self._request_id
         if column.target == "error":
             return _error

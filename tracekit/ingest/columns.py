@@ -11,7 +11,7 @@ from __future__ import annotations
 import difflib
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from tracekit.errors import UsageError
@@ -220,6 +220,7 @@ def plan_columns(
     }
     notices += _column_doubts.doubled(doubles or {}, read_as, cells_of, where)
 
+    _name_by_answer(claims, cells_of)
     columns: dict[str, Column] = {}
     for target, rivals in claims.items():
         winner = _choose(target, rivals, cells_of)
@@ -340,6 +341,21 @@ def _readable(column: Column, cell: object, delimiter: str | None) -> bool:
     return True
 
 
+def _name_by_answer(
+    claims: dict[str, list[Column]], cells_of: Callable[[str], Sequence[object]]
+) -> None:
+    """Where a log has no ids of its own but names, the ids of the answers are its requests' ids."""
+
+    def is_id(column: Column) -> bool:
+        named = column.key in NAMES_NOT_IDS
+        return column.by == "map" or not (named or _is_empty(column, cells_of))
+
+    ids, answers = claims.get("request_id", []), claims.get("response_id", [])
+    if not any(map(is_id, ids)) and not any(column.by == "map" for column in answers) and answers:
+        claims["request_id"] = [*(replace(c, target="request_id") for c in answers), *ids]
+        del claims["response_id"]
+
+
 def _choose(
     target: str, rivals: Sequence[Column], cells_of: Callable[[str], Sequence[object]]
 ) -> Column:
@@ -348,10 +364,13 @@ def _choose(
     order = {"map": 0, "name": 1, "alias": 2}
 
     def rank(column: Column) -> tuple[bool, int, int]:
-        empty = all(_cells.is_null(cell) for cell in cells_of(column.source))
-        return empty and column.by != "map", order[column.by], column.place
+        return _is_empty(column, cells_of) and column.by != "map", order[column.by], column.place
 
     return min(rivals, key=rank)
+
+
+def _is_empty(column: Column, cells_of: Callable[[str], Sequence[object]]) -> bool:
+    return all(_cells.is_null(cell) for cell in cells_of(column.source))
 
 
 def _cache_on_top(columns: Mapping[str, Column], notices: list[str]) -> bool:

@@ -37,8 +37,8 @@ class Column:
 #: table → column → generation of the table's files that brought it; the first is 1. Older files
 #: lack the column and are read as NULL there.
 _ADDED: Final[dict[str, dict[str, int]]] = {
-    "request_log": {"choices": 2},
-    "legs": {"clock_offset_ns": 2, "sub_phase": 3},
+    "request_log": {"choices": 2, "response_id": 3},
+    "legs": {"clock_offset_ns": 2, "sub_phase": 3, "norm_response_id": 4},
     "requests": {
         "clock_uncertainty_ms": 2,
         "clipped_ms": 2,
@@ -198,6 +198,7 @@ chunk_times VARCHAR packed chunk offsets from start and tokens per chunk (tracek
 prefix_block_tokens INTEGER [tokens] block size of prefix_hashes
 prefix_hashes VARCHAR JSON array of salted block hashes
 choices INTEGER sequences generated for the one prompt (n), where the log says
+response_id VARCHAR id that the server gave its answer, where the log also has one of its own
 extra VARCHAR JSON object of the columns that were not mapped
 source_file VARCHAR file name as given
 source_sha256 VARCHAR hash of the file's content
@@ -353,6 +354,7 @@ span_id VARCHAR 16 hex digits
 parent_span_id VARCHAR 16 hex digits
 request_id VARCHAR request id as the source wrote it
 norm_request_id VARCHAR request id without the engine's prefix and suffix
+norm_response_id VARCHAR id of the server's answer, likewise, where a log has it beside its own
 service_name VARCHAR resource service.name
 service_instance_id VARCHAR resource service.instance.id
 host_name VARCHAR host whose clock stamped the boundaries

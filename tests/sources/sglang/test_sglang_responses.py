@@ -94,3 +94,23 @@ def test_exported_metrics_files_as_documented(tmp_path: Path) -> None:
         assert row["queue_ms"] == pytest.approx(queue, abs=0.01)
         assert row["e2e_ms"] == pytest.approx(meta["e2e_latency"] * 1e3, abs=0.01)
     assert not any(secret in (extra or "") for extra in kept)
+
+
+def test_calls_without_a_trace_join_by_the_id_of_the_answer() -> None:
+    """The client sent no traceparent with four calls; SGLang knows them by its own rid."""
+    log, spans = "sglang/unified-edge.calls.jsonl.gz", "sglang/unified-edge.otlp.jsonl.gz"
+    with gzip.open(DATA / log, "rt") as lines:
+        calls = {call["request_id"]: call for call in map(json.loads, lines)}
+    alone = [c for c in calls.values() if c["trace_id"] is None]
+    assert len(alone) == 4
+    for files in ((spans, log), (log, spans)):
+        found = recorded(*files)
+        # as many requests as the client made calls, each under the client's own id
+        assert sorted(r["request_id"] for r in found.requests) == sorted(calls)
+        for call in alone:
+            request = found.by_id()[call["request_id"]]
+            assert request["leg_roles"] == "client,engine"
+            assert request["output_tokens"] == call["usage"]["completion_tokens"]
+            ttft = (call["chunk_unix_ns"][0] - call["send_unix_ns"]) / MS
+            assert request["ttft_ms"] == pytest.approx(ttft, abs=0.01)
+            assert 0 < request["prefill_ms"] < request["ttft_ms"]
