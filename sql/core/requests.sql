@@ -196,7 +196,17 @@ t as (
             when p.e_first is not null and p.e_last is not null then p.e_last - p.e_first
             when p.g_first is not null and p.g_last is not null then p.g_last - p.g_first
             when p.c_first is not null and p.c_last is not null then p.c_last - p.c_first
-        end as stream_ns
+        end as stream_ns,
+        -- what the engine made while the client listened, where a gateway lies between them: it may
+        -- hold back the first token and pass it on with later ones
+        case when (p.g_n > 0 or p.is_pd = 1) and p.c_last_src like 'measured%'
+                and p.e_first < p.c_first and p.e_first < p.e_last
+            then case when p.e_last < p.c_last then p.e_last else p.c_last end - p.e_first
+        end as made_ns,
+        -- a gateway that only infers its first token is one that holds it back: for how long, and so
+        -- how long the stream was, no leg tells where the engine's first token is not known
+        case when p.e_first is null and p.g_first_src like 'inferred%'
+            then 1 else 0 end as is_held
     from request_points as p
 )
 
@@ -293,6 +303,7 @@ select
     end as ttft_kind,
     case when t.c_answer >= t.wall_start then (t.c_answer - t.wall_start) / 1e6 end as ttfa_ms,
     case
+        when t.is_held = 1 then null
         when t.stream_ns >= 0 and g.choices > 0 and l.output_tokens > g.choices
             -- a log without chunk times says it better than the difference of its totals, if both
             -- agree: further apart than a tenth it is another definition (E2E a token, say), or the
@@ -302,6 +313,11 @@ select
                     and l.tpot_ms * (l.output_tokens / cast(g.choices as double) - 1)
                         between t.stream_ns / 11e5 and t.stream_ns * 11e-7
                     then l.tpot_ms
+                -- a first token that was held back makes no tokens faster: the client waited for it,
+                -- which is its TTFT, and had others with it. Less than half a step is no such wait
+                when (t.made_ns - t.stream_ns) * 2
+                        * (l.output_tokens / cast(g.choices as double) - 1) > t.made_ns
+                    then t.made_ns / 1e6 / (l.output_tokens / cast(g.choices as double) - 1)
                 else t.stream_ns / 1e6 / (l.output_tokens / cast(g.choices as double) - 1)
             end
         else l.tpot_ms
