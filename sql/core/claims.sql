@@ -20,7 +20,7 @@ with p as (
         c_last, c_last_src, c_waiting, c_aborted, c_failed, e_incomplete, g_n, g_recv, g_end, p_n, p_end, e_n,
         s_n, in_first, en_first, in_last, is_pd, d_again, wire_start, wire_end, wire_src, e_worker,
         p_recv, p_queued, p_scheduled, p_first, p_first_src, p_queued_src, p_worker, kv_moved,
-        wire_told, loads, step_wait,
+        wire_told, loads, step_wait, told_beside, e_prefill_end, e_prefill_src,
         e_recv, e_queued, e_scheduled, e_first, e_last, e_queued_src,
         g_first, g_first_src, g_last, g_last_src,
         -- what the servers show of the first token, where no engine stamped it
@@ -61,7 +61,10 @@ e as (
         case when l.kv_start_src like 'measured%' and l.kv_end_src like 'measured%'
             then 1 else 0 end as is_wire,
         p.p_first, p.wire_told, p.e_at, coalesce(p.kv_moved, p.e_first) as d_moved,
-        case when l.role = 'decode_engine' then p.d_again end as d_again
+        case when l.role = 'decode_engine' then p.d_again end as d_again,
+        -- what was told beside it: since when it queued, and whether that and prefill are told apart
+        case when p.told_beside = 1 then p.e_queued end as told_queued,
+        case when p.told_beside = 1 and p.e_scheduled is not null then 1 else 0 end as is_split
     from legs as l
     join p on l.request_key = p.request_key and l.revision = p.revision
     where l.role in ('engine', 'prefill_engine', 'decode_engine')
@@ -124,9 +127,9 @@ c as (
         'inferred arrival until queued', role, worker
     from e
     union all
-    select request_key, revision, 4, 'queue_or_prefill', '', coalesce(queued, recv), pre_end,
-        pre_src, role, worker
-    from e where scheduled is null
+    select request_key, revision, 4, 'queue_or_prefill', '', coalesce(queued, told_queued, recv),
+        pre_end, pre_src, role, worker
+    from e where scheduled is null and is_split = 0
     union all
     -- a decode server's queue time is its wait for the KV cache, unless none came over
     select request_key, revision,
@@ -210,11 +213,16 @@ c as (
     select request_key, revision, 7, 'frontend', '', e_recv, e_queued,
         'inferred arrival until queued', case when is_pd = 1 then 'decode_engine' else 'engine' end,
         coalesce(e_worker, '')
-    from p where e_n > 1 and step_wait = 0
+    from p where (e_n > 1 and step_wait = 0) or told_beside = 1
     union all
     select request_key, revision, 3, 'queue', '', e_queued, e_scheduled,
         coalesce(e_queued_src, ''), 'engine', coalesce(e_worker, '')
-    from p where e_n > 1 and is_pd = 0
+    from p where (e_n > 1 and is_pd = 0) or told_beside = 1
+    union all
+    -- what was told beside the engine's own word
+    select request_key, revision, 2, 'prefill', '', e_scheduled, coalesce(e_prefill_end, e_first),
+        coalesce(e_prefill_src, ''), 'engine', coalesce(e_worker, '')
+    from p where told_beside = 1
     union all
     -- a prefill server that is called beside the decode server, and later
     select request_key, revision, 8, 'route', '', g_recv, p_recv, 'measured engine arrival',

@@ -14,6 +14,9 @@
 -- Where a span tells when bytes moved, that is the part of the decode server's queue time that was
 -- no wait (`wire_start`, `wire_end`); what of it lies outside that time is not exposed, or another
 -- clock's, and left out.
+-- A point that the server's own legs do not know is taken from what was told beside them (a log row's
+-- phase columns, an application's phase spans), if it lies where it must: between the points before
+-- and after it. What was told may reach 50 ms beyond the arrival: two views of a busy machine.
 -- request_key: identity of the request
 -- revision: [unix ns] settle pass that wrote the row
 -- has_clock: 1 if times are unix times, 0 if they count from the request's start
@@ -72,6 +75,7 @@
 -- e_kv_src: provenance and field of e_kv_end
 -- e_last_src: provenance and field of e_last
 -- e_worker: worker of the engine leg
+-- told_beside: 1 if a point of the engine's is one that was told beside its own legs
 -- step_wait: 1 if the engine stamps QUEUED only between steps (vLLM)
 -- s_n: legs that tell of a stretch inside a phase, where no engine's own span is
 -- e_incomplete: 1 if the client saw more tokens than the engine legs account for
@@ -103,6 +107,8 @@ with known as (
         last_token_src, leg_end_unix_ns,
         case when sub_phase = 'kv_transfer.wire' and kv_start_src like 'measured%' then 1 else 0 end
             as is_wire,
+        case when role = 'provider' and source in ('request_log', 'tracekit')
+            and sub_phase is null then 1 else 0 end as is_beside,
         -- a stretch inside a phase bounds no phase
         case when sub_phase is not null and kv_start_unix_ns is null and role <> 'provider'
             then 'stretch' else role end as role
@@ -235,6 +241,10 @@ w as (
         max(case when role = 'provider' then kv_end_unix_ns end) as a_kv_end,
         max(case when role = 'provider' then kv_end_src end) as a_kv_src,
         max(case when role = 'provider' and is_wire = 1 then 1 else 0 end) as a_loads,
+        min(case when is_beside = 1 then recv_unix_ns end) as b_recv,
+        min(case when is_beside = 1 then queued_unix_ns end) as b_queued,
+        max(case when is_beside = 1 then queued_src end) as b_queued_src,
+        min(case when is_beside = 1 then scheduled_unix_ns end) as b_scheduled,
         min(case when role in ('gateway', 'router', 'engine', 'prefill_engine', 'decode_engine')
             then coalesce(recv_unix_ns, queued_unix_ns, scheduled_unix_ns, kv_start_unix_ns,
                 prefill_end_unix_ns, first_token_unix_ns) end) as in_first,
@@ -271,6 +281,48 @@ v as (
     ) as u
 ),
 
+-- what was told beside the legs of an engine that prefills and decodes, where they do not tell it;
+-- durations count back from what they know: one clock's length, and no difference of two clocks
+b as (
+    select
+        request_key, revision, scheduled, queued_src,
+        case when queued >= least_ns and queued <= coalesce(scheduled, pre_end)
+            then case when queued < floor_ns then floor_ns else queued end end as queued,
+        case when recv >= least_ns and recv <= coalesce(queued, scheduled, pre_end)
+            then case when recv < floor_ns then floor_ns else recv end end as recv
+    from (
+        select
+            request_key, revision, floor_ns, least_ns, pre_end, queued_src,
+            case when e_scheduled is null then scheduled end as scheduled,
+            case when e_queued is null then coalesce(scheduled - (b_scheduled - b_queued), b_queued)
+                end as queued,
+            case when e_recv is null then coalesce(
+                e_queued - (b_queued - b_recv), scheduled - (b_scheduled - b_recv), b_recv) end
+                as recv
+        from (
+            select
+                request_key, revision, floor_ns, least_ns, pre_end, e_recv, e_queued, e_scheduled,
+                b_recv, b_queued, b_scheduled, b_queued_src as queued_src,
+                coalesce(e_scheduled, case when b_scheduled >= coalesce(e_queued, floor_ns)
+                    and b_scheduled <= pre_end then b_scheduled end) as scheduled
+            from (
+                select
+                    request_key, revision, e_recv, e_queued, e_scheduled,
+                    b_recv, b_queued, b_queued_src, b_scheduled,
+                    coalesce(e_prefill_end, e_first, c_first_measured, c_first_any) as pre_end,
+                    coalesce(e_recv, g_recv, c_send) as floor_ns,
+                    -- a wait that began before the server was reached was not there; one from
+                    -- before the sending holds the way back of an answer that came in one piece
+                    coalesce(e_recv - 50000000, g_recv - 50000000, 0) as least_ns
+                from w
+                where is_pd = 0 and e_n > 0
+                    and coalesce(b_recv, b_queued, b_scheduled) is not null
+            ) as u
+        ) as u
+    ) as u
+    where floor_ns <= coalesce(scheduled, pre_end)
+),
+
 -- a call that was retried was meant to start with its first attempt
 x as (
     select
@@ -299,16 +351,20 @@ x as (
         g_first_src, g_last, g_last_src, g_queued,
         kv_moved, p_moves, wire_told, case when is_pd = 0 then a_loads else 0 end as loads,
         p_n, p_recv, p_queued, p_scheduled, p_first, p_end, p_queued_src, p_first_src, p_worker,
-        e_n, s_n, e_recv, e_queued, e_scheduled, e_prefill_end,
+        e_n, s_n, coalesce(e_recv, b.recv) as e_recv, coalesce(e_queued, b.queued) as e_queued,
+        coalesce(e_scheduled, b.scheduled) as e_scheduled, e_prefill_end,
+        case when coalesce(b.recv, b.queued, b.scheduled) is not null then 1 else 0 end
+            as told_beside,
         case when v.is_own = 1 then null else e_kv_start end as e_kv_start,
         case when v.is_own = 1 then null else e_kv_end end as e_kv_end, e_prefilled,
         e_first, e_last,
-        e_end, e_queued_src, e_prefill_src, e_kv_src, e_last_src, e_worker, step_wait, e_bad,
+        e_end, coalesce(e_queued_src, b.queued_src) as e_queued_src,
+        e_prefill_src, e_kv_src, e_last_src, e_worker, step_wait, e_bad,
         case when c_output > e_output then 1 else 0 end as e_incomplete,
         kv_bytes,
         coalesce(e_prefill_end, e_first) - e_scheduled as d_prefill_ns,
         p_first - p_scheduled as p_prefill_ns,
-        e_scheduled - e_queued as d_wait_ns,
+        w.e_scheduled - w.e_queued as d_wait_ns,
         case when e_output > e_n and e_n > 0
             then (e_last - e_first) / (e_output / cast(e_n as double) - 1) end as d_step_ns,
         case when d_cached > p_cached and 2 * (pd_input - d_cached) < pd_input - p_cached
@@ -343,6 +399,7 @@ x as (
             then 1 else 0 end as end_known
     from w
     left join v on w.request_key = v.request_key and w.revision = v.revision
+    left join b on w.request_key = b.request_key and w.revision = b.revision
     left join request_groups as g on w.request_key = g.request_key
     left join request_clocks as k on w.request_key = k.request_key
 ),
@@ -357,7 +414,7 @@ o as (
         loads, p_n, p_recv, p_queued, p_scheduled, p_first, p_end, p_queued_src,
         p_first_src, p_worker, e_n, s_n, e_recv, e_queued, e_scheduled, e_prefill_end,
         e_kv_start, e_kv_end, wire_start, wire_end, wire_src, e_prefilled, e_first, e_last,
-        e_end, e_queued_src, e_prefill_src, e_kv_src, e_last_src, e_worker, step_wait,
+        e_end, e_queued_src, e_prefill_src, e_kv_src, e_last_src, e_worker, step_wait, told_beside,
         e_incomplete, in_first, en_first, in_last, network_in_ns, network_out_ns,
         route_in_ns, route_out_ns, kv_ns, widest_ns, wall_start, wall_end, end_known, e_bad,
         e_spread,
@@ -395,7 +452,7 @@ select
     o.e_n, o.s_n, o.e_recv, o.e_queued, o.e_scheduled, o.e_prefill_end, o.e_kv_start, o.e_kv_end,
     o.wire_start, o.wire_end, o.wire_src, o.wire_known,
     o.e_prefilled, o.e_first, o.e_last, o.e_end, o.e_queued_src, o.e_prefill_src, o.e_kv_src, o.e_last_src,
-    o.e_worker, o.step_wait, o.e_incomplete, o.in_first, o.en_first, o.in_last,
+    o.e_worker, o.told_beside, o.step_wait, o.e_incomplete, o.in_first, o.en_first, o.in_last,
     o.network_in_ns, o.network_out_ns, o.route_in_ns, o.route_out_ns, o.kv_ns, o.widest_ns,
     o.wall_start,
     case when o.wall_end > o.wall_start then o.wall_end else o.wall_start end as wall_end,

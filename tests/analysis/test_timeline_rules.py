@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.analysis._legs import leg, run_core
@@ -175,3 +177,71 @@ def test_each_interval_says_how_it_is_known() -> None:
         ("frontend", "measured", "span end", "engine"),
         ("network", "measured", "last_token", "client"),
     ]
+
+
+def _told(**more: Any) -> dict[str, Any]:
+    """What a log row says of the phases, beside an engine's own leg."""
+    times = {"queued": 2 * MS, "scheduled": 503 * MS, "first_token": 605 * MS} | more
+    return leg("provider", source="request_log", **times)
+
+
+@pytest.mark.parametrize("force_sweep", [False, True])
+@pytest.mark.parametrize(
+    ("own", "told", "queue", "unexplained"),
+    [
+        # as long as was told, up to when the engine's own leg says that it was scheduled
+        ({"recv": None}, {"queued": 10 * MS}, 493, 7),
+        # a queue before the sending began with it
+        ({"recv": None}, {"queued": -200 * MS}, 500, 0),
+        # or with the arrival, if it began before that by no more than a busy machine adds
+        ({}, {}, 497, 0),
+        # what began before the server was reached was another queue
+        ({"recv": 100 * MS}, {}, None, 400),
+        # the engine's own word stands
+        ({"recv": None, "queued": 10 * MS}, {}, 490, 10),
+    ],
+)
+def test_a_queue_that_only_the_caller_tells_is_known(
+    own: dict[str, Any], told: dict[str, Any], queue: float, unexplained: float, force_sweep: bool
+) -> None:
+    engine = _engine(**({"queued": None, "engine": "llama.cpp", "leg_end": 890 * MS} | own))
+    record = _record(_client(), engine, _told(**told), force_sweep=force_sweep)
+    known = _known(record)
+    assert known.get("queue") == queue
+    assert (known["prefill"], known["decode"]) == (100, 290)
+    # and 10 ms on the way back, of an engine whose arrival nobody told
+    beside = 0 if own.get("recv", 1) else 10
+    assert known["unexplained"] == unexplained + beside
+
+
+@pytest.mark.parametrize("force_sweep", [False, True])
+def test_a_caller_splits_what_an_engine_cannot(force_sweep: bool) -> None:
+    engine = _engine(queued=None, scheduled=None, engine="other")
+    assert _known(_record(_client(), engine, force_sweep=force_sweep))["queue_or_prefill"] == 597
+    known = _known(_record(_client(), engine, _told(queued=5 * MS), force_sweep=force_sweep))
+    # told: 498 ms queued up to 503; the engine's first token ends the prefill
+    assert (known["frontend"], known["queue"], known["prefill"]) == (2 + 1, 498, 97)
+    assert "queue_or_prefill" not in known
+    # a prefill that is to begin after the first token is none
+    late = _told(queued=None, scheduled=700 * MS)
+    known = _known(_record(_client(), engine, late, force_sweep=force_sweep))
+    assert known["queue_or_prefill"] == 597
+
+
+@pytest.mark.parametrize("force_sweep", [False, True])
+def test_arrivals_that_only_the_caller_tells_are_known(force_sweep: bool) -> None:
+    engine = _engine(recv=None, queued=None, engine="other", leg_end=890 * MS)
+    told = _told(recv=1 * MS, queued=6 * MS)
+    known = _known(_record(_client(), engine, told, force_sweep=force_sweep))
+    # 5 ms before the 497 of the queue, which end when the engine was scheduled
+    assert known["queue"] == 497
+    assert (known["frontend"], known["unexplained"]) == (3, 0)
+    assert known["network"] == 10
+
+
+@pytest.mark.parametrize("force_sweep", [False, True])
+def test_a_wait_that_is_not_told_apart_begins_when_the_caller_says(force_sweep: bool) -> None:
+    engine = _engine(queued=None, scheduled=None, engine="other")
+    told = _told(queued=20 * MS, scheduled=None)
+    known = _known(_record(_client(), engine, told, force_sweep=force_sweep))
+    assert (known["frontend"], known["queue_or_prefill"]) == (17 + 1, 580)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from statistics import median
 
+import pytest
+
 from tests.sources._recorded import client, recorded, sound
 
 MS = 1_000_000
 ZERO = 1_795_988_694_221_311_548
+BASE_ZERO = 1_795_988_353_842_848_499
 
 
 def test_rows_and_log_join_by_what_the_server_told() -> None:
@@ -39,3 +42,30 @@ def test_rows_and_log_join_by_what_the_server_told() -> None:
                 (call["headers_unix_ns"] - call["send_unix_ns"]) / MS - request["queue_ms"]
             )
     assert 0 < median(waits) < 8
+
+
+@pytest.mark.parametrize("scenario", ["baseline", "long-prompt", "prefix-cache", "edge"])
+def test_a_log_that_tells_no_arrival_takes_no_queue_away(scenario: str) -> None:
+    """Level 3: the log tells when a prompt began, the client since when it waited for that."""
+    calls = client("llama_cpp", scenario)
+    found = recorded(
+        f"llama_cpp/{scenario}.client.jsonl.gz",
+        "llama_cpp/base.server-log.txt.gz",
+        log_start_unix_ns=BASE_ZERO,
+    )
+    sound(found)
+    by_id = found.by_id()
+    off_ms = []
+    for call in calls:
+        request = by_id[call["request_id"]]
+        if "timings" not in call or request["sources"] != "llama_cpp_log,request_log":
+            continue
+        assert request["queue_ms"] is not None
+        assert request["prefill_ms"] == pytest.approx(call["timings"]["prompt_ms"], abs=1)
+        if call["stream"]:
+            waited_ms = (call["headers_unix_ns"] - call["send_unix_ns"]) / MS
+            off_ms.append(abs(request["queue_ms"] - waited_ms))
+        # the way there and back are all that nobody tells
+        assert request["unexplained_ms"] < 70
+    assert len(off_ms) >= 20
+    assert median(off_ms) < 3
