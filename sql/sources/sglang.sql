@@ -13,6 +13,9 @@
 -- * A retraction nests: prefill_forward below decode_forward computes again what was thrown away.
 -- * What a client left, or what failed, has no span for the stage it was in: its thread is closed
 --   with an error and a reason. Without a root a request was refused.
+-- * A busy scheduler answers a health check without running it: of one that sent no root (which has
+--   its id) there is a tokenizer's thread alone, in a trace that no caller began (64 bits). What is
+--   still on its way looks so too, until more of it comes.
 -- * n > 1 runs a prefill of its own first, whose root has no tokens, then one root a choice.
 -- Times past the year 2200 are cut to it: they are set aside, and must not overflow on the way.
 with g as (
@@ -105,6 +108,17 @@ rooted as (
     select trace_id, 1 as any_root from r group by trace_id
 ),
 
+-- what no scheduler took up, and nobody's trace holds
+unscheduled as (
+    select trace_id
+    from g
+    where trace_id like '0000000000000000%'
+    group by trace_id
+    having max(case when is_root or name like '%Scheduler [%' or name like 'mooncake transfer %'
+            or (is_thread and status_code = 2) then 1 else 0 end) = 0
+        and max(case when is_thread then 1 else 0 end) = 1
+),
+
 retractions as (
     select trace_id, span_id,
         list_transform(
@@ -137,7 +151,8 @@ x as (
     left join failed as f on p.is_root and p.trace_id = f.trace_id
     left join rooted as o on p.trace_id = o.trace_id
     left join hosts as h on p.trace_id = h.trace_id and p.root_id = h.root_id
-    where r.a[9] is null or r.a[9] not like 'HEALTH_CHECK%'
+    left join unscheduled as n on p.trace_id = n.trace_id
+    where (r.a[9] is null or r.a[9] not like 'HEALTH_CHECK%') and n.trace_id is null
 ),
 
 t as (
