@@ -33,7 +33,8 @@ split as (
     from (
         select coalesce(engine, '') as engine, norm_request_id
         from e
-        where norm_request_id is not null
+        -- a record of a log is in no trace of its server's
+        where norm_request_id is not null and not is_record
         group by 1, 2
         -- one server alone makes several traces of one id: n > 1 choices without a traceparent
         having count(distinct trace_id) > 1

@@ -15,6 +15,7 @@ from tests.sources._recorded import DATA
 from tracekit.analysis.detail import request_detail
 from tracekit.analysis.diagnose import diagnose
 from tracekit.analysis.diagnosis import Diagnosis
+from tracekit.analysis.doctor import health
 from tracekit.analysis.session import Session
 from tracekit.analysis.slo import parse_slo
 from tracekit.analysis.window import Window
@@ -182,3 +183,14 @@ def test_a_prefill_token_that_was_seen_late_is_said_to_hold_the_transfer() -> No
                 assert "the rest waiting, or a transfer that came before its token" in said
                 assert detail.inferred is not None
                 assert detail.inferred["queue_at_least_ms"] is None
+
+
+def test_records_beside_the_spans_are_no_traces_that_fell_apart(tmp_path: Path) -> None:
+    """Records carry no trace id of their requests; the spans of each are in one trace."""
+    store = Store.open(tmp_path / "s", create=True)
+    names = ("pd_baseline.otlp.jsonl.gz", "pd_baseline.request_trace.jsonl.gz")
+    import_paths(store, [str(DATA / "dynamo" / name) for name in names])
+    with Session.open(store) as session:
+        found = health(session)
+    assert found.joins["requests"] == 40
+    assert not [r.text for r in found.remarks if "several traces" in r.text]
