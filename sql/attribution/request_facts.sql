@@ -32,6 +32,7 @@
 -- ttfa_ms: [ms] start to first visible answer token
 -- tpot_ms: [ms] time per output token after the first
 -- e2e_ms: [ms] wall time; elapsed time where the request was censored
+-- has_client: 1 if a client told of it
 -- client_wait_ms: [ms] phase client_wait, NULL if no boundary tells
 -- network_ms: [ms] phase network
 -- route_ms: [ms] phase route
@@ -104,6 +105,7 @@ with r as (
         w.e2e_ms as e2e_ms,
         cast(w.end_unix_ns - coalesce(w.intended_start_unix_ns, w.start_unix_ns) as double) / 1e6
             as elapsed_ms,
+        case when w.leg_roles like '%client%' then 1 else 0 end as has_client,
         w.client_wait_ms as client_wait_ms,
         w.network_ms as network_ms,
         w.route_ms as route_ms,
@@ -165,6 +167,7 @@ select
     ttfa_ms,
     tpot_ms,
     case when e2e_ms is null and censored = 1 then elapsed_ms else e2e_ms end as e2e_ms,
+    has_client,
     client_wait_ms,
     network_ms,
     route_ms,

@@ -119,3 +119,14 @@ def test_a_scrape_tells_of_the_moment_when_the_batch_was_over() -> None:
             "between 1795988546000000000 and 1795988549000000000 order by 1"
         ).fetchall()
     assert rows[0] == (1_795_988_548_374_765_923, 5)
+
+
+def test_clients_rows_without_network_times_are_a_client_side(tmp_path: Path) -> None:
+    store = Store.open(tmp_path / "s", create=True)
+    import_paths(store, [str(DATA / "llama_cpp" / "prefix-cache.client.jsonl.gz")])
+    with Session.open(store) as session:
+        told = diagnose(session, parse_slo("ttft=500ms")).missing_evidence
+        assert "client span" not in {m.field for m in told}
+    with _session("base", None) as session:
+        told = diagnose(session, parse_slo("ttft=500ms")).missing_evidence
+        assert "client span" in {m.field for m in told}
