@@ -8,6 +8,7 @@
 -- phase: phase it lost its time in
 -- cause: cause of the loss; unknown where the data do not carry one
 -- cause_ms: [ms] part of the loss that the evidence measures, NULL where it has no measure
+-- is_decode_servers: 1 if it is the decode server's, whichever server the time was lost on, else 0
 with tested as (
     select
         e.suspect_id as suspect_id,
@@ -196,6 +197,10 @@ select
             then case when t.wire_ms < t.excess_ms then t.wire_ms
                       when t.wire_ms is not null then t.excess_ms
                       when t.size_ms < t.excess_ms then t.size_ms end
-    end as cause_ms
+    end as cause_ms,
+    -- a prompt waits on the prefill server for room in the decode server's KV cache
+    case when n.found = 'double_prefill'
+            or (n.found = 'kv_capacity' and t.phase = 'queue' and t.alloc_ms >= t.enough_ms)
+        then 1 else 0 end as is_decode_servers
 from tested as t
 join named as n on t.suspect_id = n.suspect_id

@@ -14,7 +14,7 @@
 -- confidence: [1] share of redraws of ordinary variation that give the same answer
 -- confidence_label: high, likely or mixed
 -- culprit_request_id: the request that stalled it most, NULL if none
--- worker: worker of that phase, NULL if unknown or if the phase has none
+-- worker: worker of that phase, or of its cause; NULL if unknown or if the phase has none
 -- reason: what decided: excess, shape, spread, usual, ordinary, loose, coverage, clock, size, reach,
 --   phases or rows
 -- value_ms: [ms] what the metric was
@@ -173,7 +173,8 @@ caused as (
             -- of very many losses a sample is looked into (see `suspect_requests`)
             else coalesce(c.cause, 'unsearched')
         end as cause,
-        c.cause_ms as cause_ms
+        c.cause_ms as cause_ms,
+        case when s.class = 'attributed' then c.is_decode_servers end as is_decode_servers
     from sure as s
     left join causes as c on s.request_key = c.request_key and s.phase = c.phase
 )
@@ -192,7 +193,7 @@ select
          when w.confidence >= p.likely then 'likely'
          else 'mixed' end as confidence_label,
     case when c.cause = 'prefill_interference' then k.culprit_request_id end as culprit_request_id,
-    case when c.cause = 'double_prefill' then w.decode_worker else w.worker end as worker,
+    case when c.is_decode_servers = 1 then w.decode_worker else w.worker end as worker,
     w.reason as reason,
     w.value_ms as value_ms,
     w.threshold_ms as threshold_ms,

@@ -16,7 +16,7 @@
 -- confidence: [1] share of redraws of ordinary variation that give the same answer
 -- confidence_label: high, likely or mixed
 -- culprit_request_id: the request that stalled it most, NULL if none
--- worker: worker of that phase, NULL if unknown or if the phase has none
+-- worker: worker of that phase, or of its cause; NULL if unknown or if the phase has none
 -- reason: what decided: excess, shape, spread, usual, ordinary, loose, coverage, clock, size, reach,
 --   phases or rows
 -- value_ms: [ms] what the metric was

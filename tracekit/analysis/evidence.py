@@ -256,7 +256,12 @@ def _tested(cause: str, f: Row) -> Iterator[str]:
             f"{f['peer_arrivals']:.0f}; {f['busy']:.1f} were in service on it, "
             f"{f['peer_busy']:.1f} on the least loaded peer"
         )
-    elif cause == "kv_capacity" and f["alloc_ms"] is not None and f["full_share"] is None:
+    elif (
+        cause == "kv_capacity"
+        and f["alloc_ms"] is not None
+        # samples are of the server that the prompt waited on, and its KV cache is not what was full
+        and (f["full_share"] is None or f["is_decode_servers"])
+    ):
         yield _alloc_line(f["alloc_ms"])
     elif cause == "kv_capacity" and f["full_share"] is not None:
         known = f["worker_preemptions"] is not None

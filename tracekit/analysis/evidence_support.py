@@ -256,6 +256,7 @@ def _facts(con: duckdb.DuckDBPyConnection) -> list[Row]:
                 median(e.peer_busy) as peer_busy, median(e.full_share) as full_share,
                 median(e.kv_usage) as kv_usage,
                 median(e.wire_ms) as wire_ms, median(e.alloc_ms) as alloc_ms,
+                max(c.is_decode_servers) as is_decode_servers,
                 median(e.clock_share) as clock_share, median(e.transfer_share) as transfer_share,
                 median(l.missed_tokens) as missed_tokens, median(e.slow_share) as slow_share,
                 median(e.own_share) as own_share,

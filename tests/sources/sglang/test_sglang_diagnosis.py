@@ -32,6 +32,8 @@ def test_a_full_decode_pool_is_memory_and_neither_network_nor_prefill() -> None:
     assert (first.phase, first.cause) == ("queue", "kv_capacity")
     assert first.share_of_misses > 0.6
     assert any("the wait for KV space on the decode server" in e for e in first.evidence)
+    # trap 2: they wait on the prefill server, and it is the decode server's KV cache that is full
+    assert first.workers == ("sglang-decode",)
     assert not any(f.phase == "kv_transfer" for f in found.findings)
 
 
