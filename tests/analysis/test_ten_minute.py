@@ -318,3 +318,34 @@ def test_only_what_was_looked_at_does_not_explain_the_times() -> None:
     neither = sentence(input_tokens=None, output_tokens=None)
     assert neither.startswith("Not enough rows for a conclusion: input tokens against TTFT: 0 rows")
     assert "explain" not in neither
+
+
+@pytest.mark.parametrize(
+    ("known", "asked", "not_asked"),
+    [
+        ({}, "; record queue wait and cache hits of the marked ones before", "diagnose"),
+        ({"queue_ms": 5.0}, "; record cache hits of the marked ones before", "queue"),
+        ({"cached_tokens": 7.0}, "; record queue wait of the marked ones before", "cache"),
+        (
+            {"queue_ms": 5.0, "cached_tokens": 7.0},
+            "; see what queue wait and cache hits explain",
+            "record",
+        ),
+    ],
+)
+def test_what_is_recorded_is_not_asked_for(
+    known: dict[str, float], asked: str, not_asked: str
+) -> None:
+    rows = [_row(i, **known) for i in range(20)]
+    sentence = ten_minute_connection(_connect(rows)).sentence
+    assert sentence.startswith("Neither input length nor output length explains")
+    assert asked in sentence
+    assert not_asked not in sentence
+
+
+def test_a_request_that_failed_without_an_answer_has_no_low_token_rate() -> None:
+    rows = _rows(10)
+    rows[8] |= {"status": "error", "output_tokens": 0, "ttft_ms": None}
+    rows[9] |= {"status": "aborted", "output_tokens": 2}
+    table = ten_minute_connection(_connect(rows))
+    assert [r.low_tokens_per_s for r in table.rows[-3:]] == [False, None, True]

@@ -203,6 +203,8 @@ def _row(
     ttft, rate = record["ttft_ms"], record["tokens_per_s"]
     long_ttft = None if ttft is None or median_ttft is None else ttft > LONG_TTFT * median_ttft
     low_rate = None if rate is None or median_rate is None else rate < LOW_RATE * median_rate
+    if record["status"] != "ok" and not record["output_tokens"]:
+        low_rate = None  # it ended without an answer, and was not slow at one
     stream = _stream_rate(record)
     by_ttft = bool(
         low_rate
@@ -392,11 +394,14 @@ def _sentence(
             f"{start}: {_brief(by_output)}{also}; limit output length and compare decode "
             f"concurrency, model size and the provider's token rate{first}{unsaid}."
         )
-    return f"{_unexplained(rows, by_input, by_output)}{unsaid}."
+    return f"{_unexplained(rows, by_input, by_output, missing)}{unsaid}."
 
 
 def _unexplained(
-    rows: Sequence[TenMinuteRow], by_input: LengthEffect, by_output: LengthEffect
+    rows: Sequence[TenMinuteRow],
+    by_input: LengthEffect,
+    by_output: LengthEffect,
+    missing: Sequence[str],
 ) -> str:
     """That the lengths do not explain the times, of those that could be looked at."""
     told = {
@@ -422,10 +427,17 @@ def _unexplained(
     ]
     marked[:1] = [marked[0].replace(" with", " requests with", 1)] if marked else []
     counted = f": {', '.join(marked)}" if marked else ""
-    return (
-        f"{start}{counted}; record queue wait and cache hits of the marked ones before changing "
-        "prompts or outputs"
+    unknown = [
+        word
+        for field, word in (("queue_ms", "queue wait"), ("cached_tokens", "cache hits"))
+        if field in missing
+    ]
+    look = (
+        f"record {' and '.join(unknown)} of the marked ones"
+        if unknown
+        else "see what queue wait and cache hits explain (`tracekit diagnose`)"
     )
+    return f"{start}{counted}; {look} before changing prompts or outputs"
 
 
 def _brief(effect: LengthEffect) -> str:
