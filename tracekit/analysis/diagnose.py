@@ -158,9 +158,7 @@ def diagnose_connection(
         reasons=reasons,
         queue_cause_open=is_open,
         waits=waits,
-        metrics_stored=is_open
-        and defined(con, ("metric_samples",))
-        and bool(_rows(con, "select 1 from metric_samples limit 1")),
+        metrics_stored=is_open and _metrics_lie_elsewhere(con),
         cells=attribution.cost_model.cells,
         reuse=reuse,
         clocks_wanted=_clocks_wanted(con),
@@ -276,6 +274,26 @@ def _clocks_wanted(con: duckdb.DuckDBPyConnection) -> bool:
         "select 1 from cause_evidence where idle_ms is not null and clock_share is null limit 1"
     )
     return bool(con.execute(wanted).fetchall())
+
+
+def _metrics_lie_elsewhere(con: duckdb.DuckDBPyConnection) -> bool:
+    """Whether metrics are stored that may tell KV usage, but not of these requests' workers.
+
+    An engine whose metrics are there and have none (llama.cpp) needs no other ones.
+    """
+    if not defined(con, ("metric_samples", "worker_metrics")):
+        return False
+    if not _rows(con, "select 1 from metric_samples limit 1"):
+        return False
+    without = """
+        select m.worker
+        from worker_metrics as m
+        where m.scope = 'engine'
+            and m.worker in (select unnest([worker, prefill_worker]) from request_facts)
+        group by m.worker
+        having max(case when m.field = 'kv_usage' then 1 else 0 end) = 0
+    """
+    return not _rows(con, f"{without} limit 1")
 
 
 def _beyond(con: duckdb.DuckDBPyConnection) -> Beyond | None:
