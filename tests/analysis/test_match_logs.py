@@ -41,6 +41,15 @@ def test_a_log_row_is_the_client_of_the_call_it_names() -> None:
     assert no_clock.sets == _sets("c e l")
 
 
+def test_what_a_row_tells_of_a_gateway_is_a_gateways_though_no_engine_told_anything() -> None:
+    row = log_row("l", 1, 290, trace_id="t")
+    own = [row._replace(leg_id="l-route", role="gateway"), row._replace(leg_id="l-phases")]
+    own[1] = own[1]._replace(role="engine")
+    found = Matched([chat("c", 0, 300), row, *own])
+    assert found.sets == _sets("c l l-phases l-route")
+    assert (found.role("l-route"), found.role("l-phases")) == ("gateway", "engine")
+
+
 def test_a_log_row_names_its_call_by_the_id_of_the_answer_too() -> None:
     call = [engine("e", 5, 250, norm_request_id="rid")]
     row = log_row("l", 1, 290, norm_request_id="mine", norm_response_id="rid")

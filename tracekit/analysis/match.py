@@ -188,7 +188,8 @@ def _emit(unit: Unit) -> tuple[list[Assignment], Group]:
     # reported phases stand back where a server's own span is there
     any_engine = unit.engines or any(p.role not in CALL_ROLES for p in unit.parts)
     aside = "provider" if any_engine else "engine"
-    roles.extend((leg, aside) for leg in unit.phases)
+    # a row's word on the gateway stays that, whoever else tells of the call
+    roles.extend((leg, leg.role if leg.role in CALL_ROLES else aside) for leg in unit.phases)
     if unit.parts:
         told = {leg.leg_id: role for leg, role in roles}
         roles.extend((leg, role_of_part(leg, unit, told)) for leg in unit.parts)
