@@ -168,6 +168,8 @@ w as (
             then coalesce(prefill_end_unix_ns, first_token_unix_ns) end) as p_first,
         max(case when role = 'prefill_engine'
             then coalesce(leg_end_unix_ns, first_token_unix_ns) end) as p_end,
+        max(case when role = 'prefill_engine' and status in ('aborted', 'error', 'timeout')
+            then 1 else 0 end) as p_failed,
         max(case when role = 'prefill_engine' then queued_src end) as p_queued_src,
         max(case when role = 'prefill_engine'
             then coalesce(prefill_end_src, first_token_src) end) as p_first_src,
@@ -394,8 +396,12 @@ x as (
             when g_n > 0 then coalesce(g_last, g_end, g_first)
             else s_last
         end as wall_end,
-        case when coalesce(c_last_any, c_end, g_last, e_last, in_end, g_end, in_last,
-            case when c_n = 0 then s_last end) is not null
+        case
+            -- a prefill server that did its part is done before the answer begins
+            when c_n = 0 and p_n > 0 and e_n = 0 and p_failed = 0
+                and coalesce(g_last, g_end) is null then 0
+            when coalesce(c_last_any, c_end, g_last, e_last, in_end, g_end, in_last,
+                case when c_n = 0 then s_last end) is not null
             then 1 else 0 end as end_known
     from w
     left join v on w.request_key = v.request_key and w.revision = v.revision

@@ -348,8 +348,9 @@ select
         -- stages without the span that they are stages of: on its way, or lost
         when g.is_partial = 1 then 'incomplete_trace'
         when l.leg_quarantine is not null then l.leg_quarantine
-        -- what is still open has no end yet, and so no wall time
-        when t.wall_end <= t.wall_start
+        -- what is still open has no end yet, and so no wall time; of what passed a gateway that tells
+        -- no end, and of which nothing else is heard, none is known
+        when t.wall_end <= t.wall_start and not (t.end_known = 0 and t.g_n > 0)
             and (l.c_open = 0 or l.c_aborted + l.c_timeout + l.c_error > 0) then 'no_wall_time'
         -- a server cannot receive before the client sends, nor answer after the client has it all:
         -- beyond what clocks of one site differ, no phase of such a request can be believed

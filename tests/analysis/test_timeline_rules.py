@@ -245,3 +245,27 @@ def test_a_wait_that_is_not_told_apart_begins_when_the_caller_says(force_sweep: 
     told = _told(queued=20 * MS, scheduled=None)
     known = _known(_record(_client(), engine, told, force_sweep=force_sweep))
     assert (known["frontend"], known["queue_or_prefill"]) == (17 + 1, 580)
+
+
+def test_a_gateway_that_tells_no_end_leaves_it_unknown() -> None:
+    """sglang-router's span outlasts the answer by many seconds."""
+    router = leg("gateway", recv=0)
+    alone = _record(router)
+    assert (alone["e2e_ms"], alone["quarantine_reason"], alone["status"]) == (None, None, "ok")
+    assert _record(_client(), router)["e2e_ms"] == 900
+    assert _record(router, _engine())["e2e_ms"] == 890
+    assert _record(leg("gateway", recv=0, leg_end=20_000 * MS))["e2e_ms"] == 20_000
+
+
+@pytest.mark.parametrize("gateway", [(), (leg("gateway", recv=0),)])
+def test_a_prefill_server_is_done_before_the_answer_begins(gateway: tuple[dict[str, Any]]) -> None:
+    prefill = _engine(output_tokens=1) | {"role": "prefill_engine"}
+    unknown = _record(*gateway, prefill)
+    for name in ("e2e_ms", "end_unix_ns", "tokens_per_s", "decode_ms", "quarantine_reason"):
+        assert unknown[name] is None, name
+    assert (unknown["queue_ms"], unknown["prefill_ms"]) == (490, 100)
+    # with a client, or a gateway that tells when it was over, the end is known; nor does an answer
+    # follow a prefill that failed
+    assert _record(_client(), *gateway, prefill)["e2e_ms"] == 900
+    assert _record(leg("gateway", recv=0, leg_end=2_000 * MS), prefill)["e2e_ms"] == 2_000
+    assert _record(*gateway, prefill | {"status": "error"})["e2e_ms"] is not None

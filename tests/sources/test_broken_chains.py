@@ -71,6 +71,8 @@ def test_without_the_decode_server_no_token_is_known() -> None:
     assert any("none of their decode server" in t for t in _said(found))
     assert all(r["decode_ms"] is None for r in requests)
     assert all(r["prefill_ms"] > 0 for r in requests)
+    # nor when it was over: a prefill server is done before the answer begins
+    assert all(r["e2e_ms"] is None for r in requests)
 
 
 def test_without_workers_a_gateway_tells_of_no_server() -> None:
