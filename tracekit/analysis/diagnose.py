@@ -152,6 +152,7 @@ def diagnose_connection(
     )
     reasons = {r["reason"]: int(r["n"]) for r in _abstentions(con)}
     unexplained = _unexplained_share(con, misses)
+    swapped = (*attribution.cost_model.swapped, *set_aside(con, counts.quarantined))
     missing = missing_evidence(
         fields,
         completed=counts.completed,
@@ -163,10 +164,7 @@ def diagnose_connection(
         reuse=reuse,
         clocks_wanted=_clocks_wanted(con),
         beyond=_beyond(con) if reasons.get("reach") else None,
-        swapped=(
-            *attribution.cost_model.swapped,
-            *set_aside(con, counts.quarantined),
-        ),
+        swapped=swapped,
         rules=attribution.rules,
     )
     missing = with_times(missing, counts, min_rows=attribution.rules.min_rows)
@@ -200,7 +198,8 @@ def diagnose_connection(
             from_baseline=baseline is not None,
             rules=attribution.rules,
         )
-        if slo.source == GIVEN
+        # phases in each other's place hold nobody's time
+        if slo.source == GIVEN and not swapped
         else ()
     )
     starts = [r["first_unix_ns"] for r in outcomes if r["first_unix_ns"] is not None]
