@@ -49,7 +49,9 @@ def import_command(
         typer.Option(
             "--service",
             metavar="NAME",
-            help="Name of the process whose log or metrics the files are.",
+            help="Name of the process whose log or metrics the files are: the service.name of its "
+            "spans, so that statistics and metrics find their worker. Lines that name a request "
+            "join by its id, whatever the name.",
         ),
     ] = None,
     log_start: Annotated[

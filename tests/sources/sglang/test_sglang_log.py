@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import gzip
 from datetime import datetime, timedelta
+from pathlib import Path
 from statistics import median
 
 import pytest
 
 from tests.sources._recorded import DATA, Recorded, client, recorded, sound
+from tracekit.analysis.session import Session
 from tracekit.ingest.engine_logs import BY_FORMAT, BadLine, Facts, lines_of
+from tracekit.ingest.importer import import_paths
+from tracekit.lake.store import Store
 
 
 def _logs(name: str, *processes: str) -> Recorded:
@@ -134,3 +138,24 @@ def test_a_retraction_stays_with_the_spans() -> None:
     assert median(r["queue_ms"] for r in both.requests) == pytest.approx(
         median(r["queue_ms"] for r in spans.requests)
     )
+
+
+@pytest.mark.parametrize("service", ["another", "sglang-prefill"])
+def test_lines_find_their_request_whatever_the_log_is_called(service: str, tmp_path: Path) -> None:
+    """By rid and room: the servers' spans are sglang-prefill's and sglang-decode's."""
+    name = DATA / "sglang" / "pd-chunked"
+    store = Store.open(tmp_path / "s", create=True)
+    import_paths(store, [f"{name}.otlp.jsonl.gz"])
+    import_paths(
+        store, [f"{name}.log_prefill.txt.gz", f"{name}.log_decode.txt.gz"], service=service
+    )
+    with Session.open(store) as session:
+        rows = session.frame(
+            "select worker, prefill_worker, kv_bytes, sources from requests "
+            "where quarantine_reason is null"
+        ).to_dicts()
+    assert len(rows) == len(client("sglang", "pd-chunked"))
+    for row in rows:
+        assert (row["worker"], row["prefill_worker"]) == ("sglang-decode", "sglang-prefill")
+        # told by a log only
+        assert row["kv_bytes"] > 0
