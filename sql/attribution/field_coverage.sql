@@ -15,7 +15,7 @@
 -- with_merged_phase: how many know only queue and prefill together
 -- with_merged_transfer: how many of these were handed over, so that the transfer is in there too
 -- engine: the serving engine, if all have the same
--- with_client: how many have a client side (a client's leg, or times that only a client can tell)
+-- with_client: how many were reported by a client too (span or log row)
 -- with_transfer: how many had a KV transfer
 -- with_transfer_bytes: how many of these know its bytes
 -- with_wait_part: how many of these know how much of it was waiting
@@ -40,9 +40,8 @@ select
     count(case when queue_or_prefill_ms > 0 and kv_transfer_ms is null
         and prefill_worker <> worker then 1 end) as with_merged_transfer,
     case when min(engine) = max(engine) then max(engine) end as engine,
-    count(case when has_client = 1 or client_wait_ms is not null or network_ms is not null
-        -- a server's own time before its token tells nothing of the client: its way there is known
-        or (queue_or_prefill_ms is not null and route_ms is null) then 1 end) as with_client,
+    -- not by its phases: a client whose server does not say when the call arrived has none of its own
+    cast(sum(has_client) as bigint) as with_client,
     count(case when kv_transfer_ms > 0 then 1 end) as with_transfer,
     count(case when kv_transfer_ms > 0 then kv_bytes end) as with_transfer_bytes,
     count(case when kv_transfer_ms > 0 then kv_transfer_wait_ms end) as with_wait_part,

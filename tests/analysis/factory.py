@@ -141,6 +141,7 @@ class Traffic:
             "end_unix_ns": start + (self.e2e_ms * 1e6).astype(np.int64),
             "coverage": 1 - self.unexplained_ms / np.maximum(self.e2e_ms, 1e-9),
             "has_clock": np.full(self.n, 0 if self.drop_clock else 1),
+            "leg_roles": ["client,engine"] * self.n,
             "tokens_per_s": tokens / np.maximum(self.e2e_ms, 1e-9) * 1e3,
         }
         derived |= {f"{p}_ms": self.phases[p] for p in PHASES}

@@ -130,3 +130,25 @@ def test_clients_rows_without_network_times_are_a_client_side(tmp_path: Path) ->
     with _session("base", None) as session:
         told = diagnose(session, parse_slo("ttft=500ms")).missing_evidence
         assert "client span" in {m.field for m in told}
+
+
+def test_a_clients_log_is_a_client_side_and_a_servers_log_is_none(tmp_path: Path) -> None:
+    """The server does not say when a call arrived, so no phase is the client's alone."""
+    calls = [str(DATA / "llama_cpp" / "baseline.client.jsonl.gz")]
+    server = [str(FILES["base"])]
+    missing = {}
+    for name, files in {"calls": calls, "server": server, "both": calls + server}.items():
+        store = Store.open(tmp_path / name, create=True)
+        import_paths(store, files, log_start_unix_ns=LOG_START_NS["base"])
+        with Session.open(store) as session:
+            found = diagnose(session, parse_slo("ttft=500ms"))
+            ((n, seen),) = session.con.execute(
+                "select n, with_client from field_coverage"
+            ).fetchall()
+            missing[name] = [m.why for m in found.missing_evidence if m.field == "client span"]
+        # 50 calls were made in this scenario; the server's log goes on after it
+        assert seen == (0 if name == "server" else 50)
+        assert n == 50 if name == "calls" else n > 50
+    assert missing["calls"] == []
+    assert missing["server"][0].startswith("100 % of the requests have no client side")
+    assert missing["both"][0].startswith(f"{100 * (n - 50) / n:.0f} % of the requests")
