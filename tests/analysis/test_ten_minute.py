@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +111,54 @@ def test_neither_is_an_answer() -> None:
     assert "record queue wait and cache hits" in table.sentence
     for word in ("prefix caching", "limit output"):
         assert word not in table.sentence
+
+
+def _like(queues: Sequence[float | None], **fixed: Any) -> TenMinuteTable:
+    """Twelve alike but the last three, whose first token comes late; the queue of each [ms]."""
+    rows = [
+        {
+            **row,
+            "input_tokens": 100 + (7 * i) % 12,
+            "output_tokens": 50 + (5 * i) % 12,
+            "ttft_ms": 100.0 if i < 9 else 1_000.0,
+            "queue_ms": queues[i],
+        }
+        for i, row in enumerate(_rows(12, **fixed))
+    ]
+    return ten_minute_connection(_connect(rows))
+
+
+def test_a_queue_that_is_recorded_is_said_and_not_asked_for() -> None:
+    queues = [10.0] * 9 + [800.0, 900.0, 700.0]
+    told = _like(queues, cached_tokens=0)
+    assert told.missing == ()
+    start = "Neither input length nor output length explains these times (n = 12): "
+    assert told.sentence == (
+        f"{start}3 requests with long TTFT, 0 with low tokens/s; "
+        "80 % of the long TTFTs is wait in the queue; "
+        "see what queue wait and cache hits explain (`tracekit diagnose`) before changing prompts "
+        "or outputs."
+    )
+    # one of the two is recorded
+    assert "; record cache hits of the marked ones before" in _like(queues).sentence
+    assert "; record queue wait of the marked" in _like([None] * 12, cached_tokens=0).sentence
+    # of a queue that is known of a router only, and not apart from the prefill, it is not said
+    merged = _like(queues, cached_tokens=0, queue_or_prefill_ms=90.0)
+    assert merged.missing == ("queue_ms",)
+    assert "; record queue wait of the marked ones before" in merged.sentence
+    assert "of the long TTFTs" not in merged.sentence
+
+
+def test_long_prompts_that_mostly_wait_are_said_to_wait() -> None:
+    rows = _rows(12, cached_tokens=0)
+    for row in rows:
+        row["queue_ms"] = 0.6 * row["ttft_ms"]
+    said = ten_minute_connection(_connect(rows)).sentence
+    assert said.startswith("Long input makes the first token late")
+    assert "; 60 % of all TTFT is wait in the queue (see `tracekit diagnose`); " in said
+    for row in rows:
+        row["queue_ms"] = 0.1 * row["ttft_ms"]
+    assert "in the queue" not in ten_minute_connection(_connect(rows)).sentence
 
 
 def _rows(n: int, **fixed: Any) -> list[dict[str, Any]]:
@@ -323,9 +372,9 @@ def test_only_what_was_looked_at_does_not_explain_the_times() -> None:
 @pytest.mark.parametrize(
     ("known", "asked", "not_asked"),
     [
-        ({}, "; record queue wait and cache hits of the marked ones before", "diagnose"),
-        ({"queue_ms": 5.0}, "; record cache hits of the marked ones before", "queue"),
-        ({"cached_tokens": 7.0}, "; record queue wait of the marked ones before", "cache"),
+        ({}, "; record queue wait and cache hits before", "diagnose"),
+        ({"queue_ms": 5.0}, "; record cache hits before", "queue"),
+        ({"cached_tokens": 7.0}, "; record queue wait before", "cache"),
         (
             {"queue_ms": 5.0, "cached_tokens": 7.0},
             "; see what queue wait and cache hits explain",

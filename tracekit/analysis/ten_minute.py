@@ -1,7 +1,7 @@
 """The ten-minute table: the last requests, which of them stand out, and one sentence.
 
 Owns the small-sample answer. It needs no clock, no phases and no fit: twenty rows of a spreadsheet
-are enough. It never names a phase; that takes the fields it says are missing.
+are enough. It names no phase but the queue, and that only where a column tells it.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ LOW_RATE: Final = 0.5
 _MIN_MARK_ROWS: Final = 4
 
 _Z95: Final = 1.959964
+#: From this share of the TTFTs on the queue is most of them.
+_MUCH_QUEUE: Final = 0.5
 #: Below this share of the total time the first token counts as fast.
 _FAST_TTFT_SHARE: Final = 0.25
 
@@ -136,7 +138,7 @@ def ten_minute_connection(con: duckdb.DuckDBPyConnection, *, last: int = 20) -> 
         rules=_rules(median_ttft, median_rate),
         findings=findings,
         missing=missing,
-        sentence=_sentence(rows, done, findings, missing),
+        sentence=_sentence(rows, records, findings, missing),
     )
 
 
@@ -166,7 +168,9 @@ def _last_requests(con: duckdb.DuckDBPyConnection, last: int) -> list[dict[str, 
         with w as (
             select request_key, request_id, coalesce(status, 'ok') as status, input_tokens,
                 kv_transfer_ms > 0 or prefill_worker <> decode_worker as disaggregated,
-                output_tokens, cached_tokens, queue_ms, ttft_ms, e2e_ms, note,
+                output_tokens, cached_tokens, ttft_ms, e2e_ms, note,
+                -- beside time in which a server queued or prefilled, a router's queue is not all
+                case when coalesce(queue_or_prefill_ms, 0) = 0 then queue_ms end as queue_ms,
                 coalesce(tokens_per_s, output_tokens / nullif(e2e_ms, 0) * 1e3) as tokens_per_s,
                 coalesce(start_unix_ns, ingested_unix_ns) as at_unix_ns
             {usable}
@@ -321,6 +325,9 @@ def _missing(done: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
 #: What a missing field leaves open.
 _CANNOT_RULE_OUT: Final = {"cached_tokens": "a cache miss", "queue_ms": "a wait in the queue"}
 
+#: What is asked for where the lengths explain nothing.
+_ASKED: Final = {"queue_ms": "queue wait", "cached_tokens": "cache hits"}
+
 _MISSING_WORDS: Final = {
     "ttft_ms": "TTFT",
     "e2e_ms": "total time",
@@ -333,10 +340,11 @@ _MISSING_WORDS: Final = {
 
 def _sentence(
     rows: Sequence[TenMinuteRow],
-    done: Sequence[Mapping[str, Any]],
+    records: Sequence[Mapping[str, Any]],
     findings: Sequence[LengthEffect],
     missing: Sequence[str],
 ) -> str:
+    done = [r for r in records if r["status"] == "ok"]
     by_input, by_output, per_token = findings
     unsaid = ""
     if missing:
@@ -368,6 +376,12 @@ def _sentence(
         also = _also(by_output, by_input) if pushed_total else ""
         apart = any(r["disaggregated"] for r in done)
         before = "" if apart else "before prefill/decode disaggregation "
+        waits = _queue_share(done)
+        if waits is not None and waits >= _MUCH_QUEUE:
+            # long prompts make others wait, too: what they cost themselves is in no column here
+            also += (
+                f"; {100 * waits:.0f} % of all TTFT is wait in the queue (see `tracekit diagnose`)"
+            )
         return (
             f"Long input makes the first token late: {_brief(by_input)}{also}; {before}try "
             f"prefix caching, fewer document chunks, or reranking{unsaid}."
@@ -394,14 +408,38 @@ def _sentence(
             f"{start}: {_brief(by_output)}{also}; limit output length and compare decode "
             f"concurrency, model size and the provider's token rate{first}{unsaid}."
         )
-    return f"{_unexplained(rows, by_input, by_output, missing)}{unsaid}."
+    queued = _queue_share([r for r, row in zip(records, rows, strict=True) if row.long_ttft])
+    return f"{_unexplained(rows, by_input, by_output)}{_next(rows, missing, queued)}{unsaid}."
+
+
+def _next(rows: Sequence[TenMinuteRow], missing: Sequence[str], queued: float | None) -> str:
+    """What to look at where lengths explain nothing; ``queued``: the queue's share of long TTFTs.
+
+    What is recorded is not asked for.
+    """
+    told = ""
+    if queued is not None:
+        told = f"; {100 * queued:.0f} % of the long TTFTs is wait in the queue"
+    asked = [word for name, word in _ASKED.items() if name in missing]
+    if asked:
+        marked = any(row.long_ttft or row.low_tokens_per_s for row in rows)
+        look = f"record {' and '.join(asked)}{' of the marked ones' if marked else ''}"
+    else:
+        look = "see what queue wait and cache hits explain (`tracekit diagnose`)"
+    return f"{told}; {look} before changing prompts or outputs"
+
+
+def _queue_share(records: Sequence[Mapping[str, Any]]) -> float | None:
+    """The queue's share of the TTFTs; None if not even half of them say how long it was."""
+    pairs = [(r["queue_ms"], r["ttft_ms"]) for r in records if r["ttft_ms"]]
+    known = [(queue, ttft) for queue, ttft in pairs if queue is not None]
+    if not known or 2 * len(known) < len(pairs):
+        return None
+    return float(sum(queue for queue, _ in known) / sum(ttft for _, ttft in known))
 
 
 def _unexplained(
-    rows: Sequence[TenMinuteRow],
-    by_input: LengthEffect,
-    by_output: LengthEffect,
-    missing: Sequence[str],
+    rows: Sequence[TenMinuteRow], by_input: LengthEffect, by_output: LengthEffect
 ) -> str:
     """That the lengths do not explain the times, of those that could be looked at."""
     told = {
@@ -418,26 +456,18 @@ def _unexplained(
         other = by_output if word == "input length" else by_input
         start = f"{word.capitalize()} does not explain these times ({n}; {other.text})"
     marked = [
-        f"{sum(map(bool, marks))} {what}"
+        (sum(map(bool, marks)), what)
         for what, marks in (
             ("with long TTFT", [r.long_ttft for r in rows]),
             ("with low tokens/s", [r.low_tokens_per_s for r in rows]),
         )
         if any(mark is not None for mark in marks)
     ]
-    marked[:1] = [marked[0].replace(" with", " requests with", 1)] if marked else []
-    counted = f": {', '.join(marked)}" if marked else ""
-    unknown = [
-        word
-        for field, word in (("queue_ms", "queue wait"), ("cached_tokens", "cache hits"))
-        if field in missing
-    ]
-    look = (
-        f"record {' and '.join(unknown)} of the marked ones"
-        if unknown
-        else "see what queue wait and cache hits explain (`tracekit diagnose`)"
+    counted = ", ".join(
+        f"{n if i else plural(n, 'request')} {what}" for i, (n, what) in enumerate(marked)
     )
-    return f"{start}{counted}; {look} before changing prompts or outputs"
+    counted = f": {counted}" if marked else ""
+    return f"{start}{counted}"
 
 
 def _brief(effect: LengthEffect) -> str:
