@@ -27,6 +27,7 @@ COMMANDS = [
     "demo",
     "collect",
     "import",
+    "join",
     "requests",
     "show",
     "table",

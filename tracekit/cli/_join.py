@@ -30,9 +30,9 @@ def join(
     every: Annotated[bool, typer.Option("--all", help="List every pair.")] = False,
     as_json: opt.Json = False,
 ) -> None:
-    """Pair calls and engines' requests that share no trace and no id.
+    """Pair clients' calls with engines' requests without ids.
 
-    For logs without request ids. A call and a request of an engine are paired if the engine ran
+    For logs that share no trace and no id with the engines' spans. A call and a request of an engine are paired if the engine ran
     inside the call, both count the same tokens in and out, neither fits any other, and one like it
     would hardly lie there by accident. Nothing is written without --write, and what was written is
     not taken back: look first. Trace context (traceparent) or one request id on both sides is
