@@ -32,11 +32,11 @@ def join(
 ) -> None:
     """Pair clients' calls with engines' requests without ids.
 
-    For logs that share no trace and no id with the engines' spans. A call and a request of an engine are paired if the engine ran
-    inside the call, both count the same tokens in and out, neither fits any other, and one like it
-    would hardly lie there by accident. Nothing is written without --write, and what was written is
-    not taken back: look first. Trace context (traceparent) or one request id on both sides is
-    always better.
+    For logs that share no trace and no id with the engines' spans. A call and a request of an
+    engine are paired if the engine ran inside the call, both count the same tokens in and out,
+    neither fits any other, and one like it would hardly lie there by accident. Nothing is written
+    without --write, and what was written is not taken back: look first. Trace context
+    (traceparent) or one request id on both sides is always better.
     """
     from tracekit.analysis.likely import propose, record
     from tracekit.analysis.session import Session
