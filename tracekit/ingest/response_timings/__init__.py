@@ -1,9 +1,9 @@
 """Engines' own timings in the responses that a request log carries.
 
 Servers tell their phases in the response: in the last chunk of a stream, in the body, in headers.
-Logs keep that object as it came, whole or beside the client's own columns. Each system has a
-module here that knows its fields; `_lift` puts what they say into the columns of the request
-record that the log does not fill itself. Adding a system is one module and its place in `SYSTEMS`.
+Logs keep that object as it came, whole or beside the client's own columns. What a system's fields
+mean is `tracekit.response_timings`' business; `_lift` puts what they say into the columns of the
+request record that the log does not fill itself.
 """
 
 from __future__ import annotations
@@ -11,27 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from tracekit.ingest.response_timings import (
-    dynamo,
-    llama_cpp,
-    ollama,
-    sglang,
-    tensorrt_llm,
-    tgi,
-)
-from tracekit.ingest.response_timings._system import Found, System, find, plain
+from tracekit.ingest.response_timings._found import Found, find, plain
+from tracekit.response_timings import SYSTEMS
+from tracekit.response_timings.system import System
 
 __all__ = ["SYSTEMS", "Found", "System", "find_timings", "tells_timings"]
-
-SYSTEMS: Final[tuple[System, ...]] = (
-    llama_cpp.SYSTEM,
-    ollama.SYSTEM,
-    dynamo.SYSTEM,
-    sglang.SYSTEM,
-    tensorrt_llm.BOTH,
-    tensorrt_llm.ONE,
-    tgi.SYSTEM,
-)
 
 #: Ends of names that no other log has: they show a request log, without their paths too.
 _TELLING: Final = (

@@ -15,14 +15,8 @@ from tracekit.ingest import _request_derive
 from tracekit.ingest._cells import CellError
 from tracekit.ingest._request_derive import Bad, Values
 from tracekit.ingest._request_files import Row
-from tracekit.ingest.response_timings._system import (
-    Call,
-    Fields,
-    Found,
-    Lifted,
-    Remark,
-    Unset,
-)
+from tracekit.ingest.response_timings._found import Found
+from tracekit.response_timings.system import Call, Fields, Lifted, Remark, Unset
 
 _INT32: Final = (1 << 31) - 1
 #: Our columns whose meaning depends on who measured them.

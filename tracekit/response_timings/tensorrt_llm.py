@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from tracekit.ingest.response_timings._system import Call, Fields, Lifted, System
+from tracekit.response_timings.system import Call, Fields, Lifted, System
 
 _TIMES: Final = (
     "arrival_time",

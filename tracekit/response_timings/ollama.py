@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from tracekit.ingest.response_timings._system import (
+from tracekit.response_timings.system import (
     Call,
     Fields,
     Lifted,

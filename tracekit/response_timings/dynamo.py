@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from tracekit.ingest.response_timings._system import Call, Fields, Lifted, System, apart
+from tracekit.response_timings.system import Call, Fields, Lifted, System, apart
 
 _ESTIMATE: Final = "timing_kv_transfer_estimated_latency_ms"
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Final
 
-from tracekit.ingest.response_timings._system import Call, Fields, Lifted, System
+from tracekit.response_timings.system import Call, Fields, Lifted, System
 
 _ORDER: Final = (
     "request_received_ts",
