@@ -35,7 +35,11 @@ with c as (
             '$."tracekit.tenant"',
             '$."tracekit.request_id"',
             '$."tracekit.attempt"',
-            '$."gen_ai.response.finish_reasons"'
+            '$."gen_ai.response.finish_reasons"',
+            '$."tracekit.status"',
+            '$."tracekit.time_to_first_answer_ms"',
+            '$."tracekit.response_cache_hit"',
+            '$."tracekit.time_to_last_token_ms"'
         ]) as a,
         case when s.events is not null then
             list_min(list_transform(
@@ -67,6 +71,14 @@ d as (
         end as first_chunk_ns,
         case when try_cast(a[17] as bigint) between 0 and start_unix_ns
             then try_cast(a[17] as bigint) end as intended_ns,
+        -- the first that shows, or, where nothing hidden came before it, the first
+        case when try_cast(a[24] as double) between 0 and (end_unix_ns - start_unix_ns) / 1e6
+            then start_unix_ns + (round(try_cast(a[24] as double) * 1e6))::bigint
+        end as answer_ns,
+        -- what closes a stream comes after it
+        case when try_cast(a[26] as double) between 0 and (end_unix_ns - start_unix_ns) / 1e6
+            then start_unix_ns + (round(try_cast(a[26] as double) * 1e6))::bigint
+        end as last_ns,
         coalesce(a[12], a[22]) as finish,
         coalesce(c.output_tokens, try_cast(a[5] as bigint)) as out_tokens,
         try_cast(a[14] as integer) as http_status
@@ -78,6 +90,7 @@ b as (
         d.*,
         coalesce(first_token_event_ns, first_chunk_ns, first_chunk_event_ns) as first_ns,
         case
+            when a[23] in ('ok', 'error', 'aborted', 'timeout') then a[23]
             when status_code = 2 and (
                 lower(a[13]) in ('cancelled', 'canceled', 'aborted', 'generatorexit')
                 or lower(a[13]) like '%cancel%' or lower(status_message) like '%cancel%'
@@ -89,6 +102,8 @@ b as (
             else 'ok'
         end as outcome
     from d
+    -- a gateway library's own cache answered: no model was asked
+    where a[25] is distinct from 'true'
 )
 
 select
@@ -139,10 +154,16 @@ select
         when first_chunk_ns is not null then 'reported gen_ai.response.time_to_first_chunk'
         when first_chunk_event_ns is not null then 'measured event of the first chunk'
     end as first_token_src,
-    case when outcome in ('ok', 'aborted', 'timeout') and (outcome = 'ok' or first_ns is not null)
-        then end_unix_ns end as last_token_unix_ns,
-    case when outcome in ('ok', 'aborted', 'timeout') and (outcome = 'ok' or first_ns is not null)
-        then 'inferred span end' end as last_token_src,
+    answer_ns as first_answer_unix_ns,
+    case when answer_ns is not null
+        then 'measured tracekit.time_to_first_answer_ms' end as first_answer_src,
+    -- who gave up has waited since
+    case when outcome = 'ok' and last_ns >= first_ns then last_ns
+        when outcome in ('ok', 'aborted', 'timeout') and (outcome = 'ok' or first_ns is not null)
+            then end_unix_ns end as last_token_unix_ns,
+    case when outcome = 'ok' and last_ns >= first_ns then 'measured tracekit.time_to_last_token_ms'
+        when outcome in ('ok', 'aborted', 'timeout') and (outcome = 'ok' or first_ns is not null)
+            then 'inferred span end' end as last_token_src,
     end_unix_ns as leg_end_unix_ns,
     'measured span end' as leg_end_src,
     ingested_unix_ns

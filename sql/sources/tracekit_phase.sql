@@ -1,5 +1,5 @@
--- tracekit's own phase spans (`tracekit.phase` = queue, prefill, kv_transfer, decode, or a sub-phase)
--- as legs.
+-- tracekit's own phase spans (`tracekit.phase` = queue, prefill, queue_or_prefill, kv_transfer, decode,
+-- or a sub-phase) as legs.
 -- grain: one row per phase span; the matching merges those of one call.
 -- inputs: spans
 -- when: tracekit_phase is not null
@@ -25,7 +25,7 @@ with p as (
         s.tracekit_phase in ('kv_transfer', 'kv_transfer.wire') as is_kv,
         s.tracekit_phase like '%.%' and not is_kv as is_part
     from spans as s
-    where s.tracekit_phase in ('queue', 'prefill', 'kv_transfer', 'decode',
+    where s.tracekit_phase in ('queue', 'prefill', 'queue_or_prefill', 'kv_transfer', 'decode',
         'frontend.engine_step_wait', 'queue.kv_alloc', 'prefill.wait', 'prefill.double', 'decode.stall',
         'decode.preempted', 'kv_transfer.wait', 'kv_transfer.wire', 'kv_transfer.recompute')
 )
@@ -49,13 +49,15 @@ select
     1 as has_clock,
     case when is_part then start_unix_ns end as recv_unix_ns,
     case when is_part then src end as recv_src,
-    case when tracekit_phase = 'queue' then start_unix_ns end as queued_unix_ns,
-    case when tracekit_phase = 'queue' then src end as queued_src,
+    case when tracekit_phase in ('queue', 'queue_or_prefill') then start_unix_ns
+        end as queued_unix_ns,
+    case when tracekit_phase in ('queue', 'queue_or_prefill') then src end as queued_src,
     case when tracekit_phase = 'queue' then end_unix_ns
         when tracekit_phase = 'prefill' then start_unix_ns end as scheduled_unix_ns,
     case when tracekit_phase in ('queue', 'prefill') then src end as scheduled_src,
-    case when tracekit_phase = 'prefill' then end_unix_ns end as prefill_end_unix_ns,
-    case when tracekit_phase = 'prefill' then src end as prefill_end_src,
+    case when tracekit_phase in ('prefill', 'queue_or_prefill') then end_unix_ns
+        end as prefill_end_unix_ns,
+    case when tracekit_phase in ('prefill', 'queue_or_prefill') then src end as prefill_end_src,
     case when is_kv then start_unix_ns end as kv_start_unix_ns,
     case when is_kv then src end as kv_start_src,
     case when is_kv then end_unix_ns end as kv_end_unix_ns,

@@ -50,6 +50,9 @@ __all__ = ["Assignment", "Group", "LegFacts", "match", "needs_parents"]
 #: Untraced legs of one request id: a pair, or a pair and its retry; more is a constant id.
 _SHARED_ID_MAX: Final = 4
 
+#: The source whose spans tell of a server's own request, with phases below them.
+REQUESTS: Final = "tracekit_request"
+
 #: Calls that a server makes or serves, and no client of its own.
 _SERVER_CALLS: Final = frozenset({"gateway", "router"})
 
@@ -185,11 +188,8 @@ def _emit(unit: Unit) -> tuple[list[Assignment], Group]:
         engine = "prefill_engine" if unit.never_decoded else "engine"
     # of which server a leg is, its source may know
     roles.extend((leg, leg.role if engine == "engine" else engine) for leg in unit.engines)
-    # reported phases stand back where a server's own span is there
-    any_engine = unit.engines or any(p.role not in CALL_ROLES for p in unit.parts)
-    aside = "provider" if any_engine else "engine"
-    # a row's word on the gateway stays that, whoever else tells of the call
-    roles.extend((leg, leg.role if leg.role in CALL_ROLES else aside) for leg in unit.phases)
+    if unit.phases:
+        roles.extend(_roles_of_phases(unit, roles))
     if unit.parts:
         told = {leg.leg_id: role for leg, role in roles}
         roles.extend((leg, role_of_part(leg, unit, told)) for leg in unit.parts)
@@ -214,6 +214,30 @@ def _emit(unit: Unit) -> tuple[list[Assignment], Group]:
         match_score=score,
         is_partial=int(unit.is_partial),
     )
+
+
+def _roles_of_phases(
+    unit: Unit, roles: Sequence[tuple[LegFacts, str]]
+) -> list[tuple[LegFacts, str]]:
+    """Phases that a server told of its own request are that server's; others stand back where a
+    server's own span is there."""
+    own = {leg.span_id: role for leg, role in roles if leg.source == REQUESTS}
+    above = {leg.span_id: leg.parent_span_id for leg in unit.phases} if own else {}
+    any_engine = unit.engines or any(p.role not in CALL_ROLES for p in unit.parts)
+    # a client that tells of nothing but the decode that it saw knows no server's phases
+    only_seen = any(c.role == "client" and c.answered for c in unit.calls) and all(
+        leg.answered for leg in unit.phases
+    )
+    aside = "provider" if any_engine or only_seen else "engine"
+    told = []
+    for leg in unit.phases:
+        at, seen = leg.parent_span_id, {leg.span_id}
+        while at in above and at not in seen:
+            seen.add(at)
+            at = above[at]
+        # a row's word on the gateway stays that, whoever else tells of the call
+        told.append((leg, leg.role if leg.role in CALL_ROLES else own.get(at, aside)))
+    return told
 
 
 def _choices(unit: Unit, roles: Sequence[tuple[LegFacts, str]]) -> int:

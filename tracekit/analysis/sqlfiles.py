@@ -20,6 +20,7 @@ SOURCES: Final[tuple[str, ...]] = (
     "genai_client",
     "http_call",
     "tracekit_phase",
+    "tracekit_request",
     "request_log",
     "tracekit_join",
     "dynamo",

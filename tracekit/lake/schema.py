@@ -89,7 +89,7 @@ def _columns(text: str) -> tuple[Column, ...]:
 
 
 _INGEST = """
-origin VARCHAR how the row came in: otlp_grpc, otlp_http, import, demo
+origin VARCHAR how the row came in: otlp_grpc, otlp_http, import, demo, sdk
 ingested_unix_ns BIGINT [unix ns] when the row was prepared for its commit
 date VARCHAR partition: UTC day of the row's start (ingest day where there is none)
 """
